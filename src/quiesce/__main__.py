@@ -1,0 +1,7 @@
+"""`python -m quiesce` is `quiesce`."""
+
+import sys
+
+from quiesce.cli.main import main
+
+sys.exit(main())

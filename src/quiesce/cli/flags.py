@@ -1,0 +1,60 @@
+"""Flags with a twin in the environment: `--log-format` is also QUIESCE_LOG_FORMAT."""
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+from quiesce.errors import SettingsError
+
+
+def variable(flag: str) -> str:
+    """The environment twin of a flag such as `--log-format`."""
+    return "QUIESCE_" + flag.lstrip("-").replace("-", "_").upper()
+
+
+def add_flag(
+    parser: argparse.ArgumentParser,
+    flag: str,
+    *,
+    default: Any,
+    help: str,
+    convert: Callable[[str], Any] = str,
+    choices: tuple[str, ...] | None = None,
+    metavar: str | None = None,
+) -> None:
+    """Adds a flag that takes a value; the command line wins over the environment, which wins over `default`."""
+    name = variable(flag)
+    parser.add_argument(
+        flag,
+        default=_from_environment(flag, default, convert, choices),
+        type=convert,
+        choices=choices,
+        metavar=metavar,
+        help=f"{help} [{name}]" + ("" if default is None else f" (default: {default})"),
+    )
+
+
+def add_switch(parser: argparse.ArgumentParser, flag: str, *, help: str) -> None:
+    """Adds a flag without a value. In the environment it takes 1 or 0."""
+    name = variable(flag)
+    raw = os.environ.get(name, "0")
+    if raw not in ("", "0", "1"):
+        raise SettingsError(f"{name}: got {raw!r}, takes 1 or 0")
+    parser.add_argument(flag, action="store_true", default=raw == "1", help=f"{help} [{name}=1]")
+
+
+def _from_environment(flag: str, default: Any, convert: Callable[[str], Any], choices: tuple[str, ...] | None) -> Any:
+    raw = os.environ.get(variable(flag))
+    if raw is None or raw == "":
+        return default
+    try:
+        value = convert(raw)
+    except argparse.ArgumentTypeError as error:
+        # A converter of ours: its message says what it got.
+        raise SettingsError(f"{variable(flag)}: {error}") from None
+    except ValueError as error:
+        raise SettingsError(f"{variable(flag)}: got {raw!r}: {error}") from None
+    if choices is not None and value not in choices:
+        raise SettingsError(f"{variable(flag)}: got {raw!r}, takes one of {', '.join(choices)}")
+    return value

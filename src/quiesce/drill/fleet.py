@@ -1,0 +1,305 @@
+"""The replicas of one service as real processes, and what an orchestrator does to them."""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from quiesce.drill.balancer import Balancer
+from quiesce.drill.verdict import Kill, Shutdown
+from quiesce.errors import StartError
+from quiesce.testing.loopback import free_port
+from quiesce.testing.process import log_tail
+from quiesce.testing.service_process import ServiceProcess
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+_PORT_ATTEMPTS = 3
+_WATCH_EVERY = 0.2
+_ENDPOINT_LINGERS = 1.0
+_GONE_BOUND = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to run one replica.
+
+    `target` is what `quiesce run` takes, or a whole command; HOST and PORT are added to `environment`.
+    """
+
+    name: str
+    target: str | tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """`state` is one of starting, serving, preStop, stopping, and at its end stopped, killed or died."""
+
+    name: str
+    number: int
+    port: int
+    process: ServiceProcess
+    state: str = "starting"
+    ending: "asyncio.Task[None] | None" = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("stopped", "killed", "died")
+
+
+class Fleet:
+    """Starts, replaces, stops and kills replicas behind a balancer, as Kubernetes does with pods.
+
+    Every replica that ends leaves a `Shutdown` or a `Kill`; one that ends by itself leaves a `Shutdown` and
+    a line in `problems`.
+
+    Args:
+        prestop: seconds between a replica's leaving the balancer and its SIGTERM.
+        grace_period: seconds from the beginning of its deletion to SIGKILL, `prestop` included.
+        start_bound: seconds a replica may take until it is ready.
+        tell: gets a line for whatever happens.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        balancer: Balancer,
+        *,
+        prestop: float = 2.0,
+        grace_period: float = 60.0,
+        start_bound: float = 60.0,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._recipe = recipe
+        self._balancer = balancer
+        self._prestop = prestop
+        self._grace_period = grace_period
+        self._start_bound = start_bound
+        self._tell = tell
+        self._made = 0
+        self._watching: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.replicas: list[Replica] = []
+        """Those that are not over yet, oldest first."""
+        self.shutdowns: list[Shutdown] = []
+        self.kills: list[Kill] = []
+        self.problems: list[str] = []
+
+    async def add(self) -> Replica:
+        """Starts one more replica and waits until the balancer finds it ready.
+
+        Cancelled, it leaves the replica in the fleet, to be stopped with the others.
+
+        Raises:
+            StartError: it ended before that, or was not ready in time; with the end of its log.
+        """
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="watch replicas")
+        self._made += 1
+        number = self._made
+        name = f"{self._recipe.name}-{number}"
+        for attempt in range(_PORT_ATTEMPTS):
+            began = time.monotonic()
+            replica = await self._owned(self._launch(name, number), f"start {name}")
+            try:
+                await self._until_ready(replica)
+                break
+            except StartError as error:
+                await self._owned(self._drop(replica), f"drop {name}")
+                # Somebody took the port between our look and the replica's.
+                if attempt == _PORT_ATTEMPTS - 1 or "is taken by another process" not in str(error):
+                    raise
+        replica.state = "serving"
+        self._tell(f"{name} is ready after {time.monotonic() - began:.1f} s")
+        return replica
+
+    async def retire(self, replica: Replica, reason: str, *, prestop: float | None = None) -> None:
+        """Takes a replica down in order: out of the balancer, preStop, SIGTERM, its end awaited.
+
+        Past the grace period it gets SIGKILL. Once begun it goes on, also when the caller is cancelled; who
+        asks again waits for the same end.
+        """
+        if replica.ending is None:
+            prestop = self._prestop if prestop is None else prestop
+            replica.ending = self._own(self._retire(replica, reason, prestop), f"retire {replica.name}")
+        await asyncio.shield(replica.ending)
+
+    async def replace(self, replica: Replica, reason: str = "rolling update") -> Replica:
+        """A new replica, ready, then the old one down: one step of a rolling update."""
+        fresh = await self.add()
+        await self.retire(replica, reason)
+        return fresh
+
+    async def kill(self, replica: Replica) -> None:
+        """SIGKILL, with whatever it has in hand. Returns when it is gone; the balancer has to notice by itself."""
+        if replica.ending is None:
+            # One stretch without an await: what is open now is what the kill explains.
+            replica.process.signal(signal.SIGKILL)
+            replica.state = "killed"
+            connections = self._balancer.note_kill(replica.name)
+            self._tell(f"{replica.name} gets SIGKILL with {connections} connections open to it")
+            replica.ending = self._own(self._bury(replica, connections), f"bury {replica.name}")
+        await asyncio.shield(replica.ending)
+
+    async def stop_all(self, reason: str) -> None:
+        """Takes down what is left, all at once and without preStop: nobody sends anything any more."""
+        # A replica that is just being launched joins the fleet first.
+        await self._settle("start ")
+        retiring = [self.retire(replica, reason, prestop=0) for replica in list(self.replicas)]
+        await asyncio.gather(*retiring)
+        await self._settle("")
+
+    async def close(self) -> None:
+        """Kills what still runs and deletes what it wrote. Quick; also after `stop_all`, and twice."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._settle("start ")
+        await asyncio.gather(*(self._drop(replica) for replica in list(self.replicas)))
+        for task in self._tasks:
+            # A preStop that is still slept, a wait for a process that is gone.
+            task.cancel()
+        await self._settle("")
+
+    def _own(self, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+        """A task that a cancelled caller does not take with it."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # Seen, although the caller who would have raised it may be gone.
+            task.exception()
+
+    async def _owned(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        return await asyncio.shield(self._own(work, name))
+
+    async def _settle(self, prefix: str) -> None:
+        """Waits for our own tasks whose name begins so. Each is bounded by itself."""
+        tasks = [task for task in self._tasks if task.get_name().startswith(prefix)]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _launch(self, name: str, number: int) -> Replica:
+        port = free_port()
+        environment = {**self._recipe.environment, "HOST": HOST, "PORT": str(port)}
+        self._tell(f"{name} starts on port {port}")
+        try:
+            process = ServiceProcess(self._recipe.target, environment=environment, name=name)
+        except OSError as error:
+            raise StartError(
+                f"cannot make a directory for {name}: {error.strerror}. Set TMPDIR to a directory that can be written"
+            ) from error
+        try:
+            await asyncio.to_thread(process.start)
+        except BaseException:
+            process.discard()
+            raise
+        replica = Replica(name, number, port, process)
+        self.replicas.append(replica)
+        # Of several that are launched at once, the first that was asked for is the oldest.
+        self.replicas.sort(key=lambda replica: replica.number)
+        self._balancer.add(name, HOST, port)
+        return replica
+
+    async def _retire(self, replica: Replica, reason: str, prestop: float) -> None:
+        self._balancer.take_out(replica.name)
+        if prestop > 0:
+            replica.state = "preStop"
+            self._tell(f"{replica.name} is out of the balancer; preStop of {prestop:g} s")
+            await asyncio.sleep(prestop)
+            if replica.over:
+                return
+        replica.state = "stopping"
+        began = time.monotonic()
+        self._tell(f"{replica.name} gets SIGTERM")
+        replica.process.signal(signal.SIGTERM)
+        try:
+            status = await asyncio.to_thread(replica.process.wait, max(self._grace_period - prestop, 0.0))
+        except TimeoutError:
+            self.problems.append(f"{replica.name} was still there after its grace period of {self._grace_period:g} s")
+            killed = await asyncio.to_thread(replica.process.kill)
+            status = 128 + signal.SIGKILL if killed is None else killed
+        if not replica.over:
+            await self._over(replica, reason, time.monotonic() - began, status)
+
+    async def _bury(self, replica: Replica, connections: int) -> None:
+        await asyncio.to_thread(replica.process.kill)
+        backend = self._balancer.backend(replica.name)
+        self.kills.append(Kill(replica.name, connections, backend.given_when_dead if backend is not None else 0))
+        self._own(self._linger(replica), f"linger {replica.name}")
+
+    async def _linger(self, replica: Replica) -> None:
+        # As the endpoint of a dead pod goes some time after the pod: until then its port refuses.
+        await asyncio.sleep(_ENDPOINT_LINGERS)
+        await self._drop(replica)
+
+    async def _until_ready(self, replica: Replica) -> None:
+        ready = asyncio.create_task(self._balancer.until_ready(replica.name))
+        deadline = time.monotonic() + self._start_bound
+        try:
+            while not ready.done():
+                await asyncio.wait({ready}, timeout=0.1)
+                if ready.done():
+                    return
+                if not replica.process.alive:
+                    raise StartError(f"{replica.name} ended before it was ready: {log_tail(replica.process.log)}")
+                if time.monotonic() > deadline:
+                    backend = self._balancer.backend(replica.name)
+                    why = backend.health.reason if backend is not None else ""
+                    raise StartError(
+                        f"{replica.name} was not ready after {self._start_bound:g} s"
+                        f"{f' ({why})' if why else ''}: {log_tail(replica.process.log)}"
+                    )
+        finally:
+            ready.cancel()
+
+    async def _watch(self) -> None:
+        """Notices replicas that end by themselves."""
+        while True:
+            for replica in list(self.replicas):
+                if replica.state in ("serving", "preStop") and not replica.process.alive:
+                    replica.state = "died"
+                    status = await asyncio.to_thread(replica.process.wait, _GONE_BOUND)
+                    tail = log_tail(replica.process.log)
+                    self.problems.append(f"{replica.name} ended by itself: {tail}")
+                    await self._over(replica, "ended by itself", 0.0, status, state="died")
+            await asyncio.sleep(_WATCH_EVERY)
+
+    async def _over(
+        self, replica: Replica, reason: str, seconds: float, status: int, *, state: str = "stopped"
+    ) -> None:
+        report = await asyncio.to_thread(replica.process.report)
+        shutdown = _shutdown(replica.name, reason, seconds, status, report)
+        self.shutdowns.append(shutdown)
+        budget = f" of {shutdown.budget:g} s" if shutdown.budget is not None else " s, without a report,"
+        self._tell(f"{replica.name} {state} in {seconds:.2f}{budget} with status {status}{_slowest(report)}")
+        await self._drop(replica, state)
+
+    async def _drop(self, replica: Replica, state: str = "killed") -> None:
+        replica.state = state
+        self._balancer.forget(replica.name)
+        with contextlib.suppress(ValueError):
+            self.replicas.remove(replica)
+        await asyncio.to_thread(replica.process.discard)
+
+
+def _slowest(report: Mapping[str, Any] | None) -> str:
+    """Which worker took longest, where one took noticeably long."""
+    times = {worker["worker"]: worker["duration_seconds"] or 0.0 for worker in (report or {}).get("workers", ())}
+    name = max(times, key=lambda worker: times[worker], default="")
+    return f"; its slowest worker, {name}, took {times[name]:.1f} s" if name and times[name] >= 1 else ""
+
+
+def _shutdown(replica: str, reason: str, seconds: float, status: int, report: Mapping[str, Any] | None) -> Shutdown:
+    if report is None:
+        return Shutdown(replica, reason, seconds, status, None)
+    parts = {name: float(part["duration_seconds"]) for name, part in report["parts"].items()}
+    return Shutdown(replica, reason, seconds, status, float(report["available_seconds"]), parts)

@@ -1,0 +1,145 @@
+"""Orders from many clients on an open-loop schedule, and the product events that the service consumes."""
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+
+import aiohttp
+from confluent_kafka import Producer
+
+from quiesce.drill.ledger import Ledger
+
+CUSTOMERS = 100
+_ANSWER_BOUND = 15.0
+_MOST_IN_FLIGHT = 200
+"""Each takes three descriptors of this process, client and both ends of the balancer; 1,024 is a common limit."""
+
+_PRODUCTS_A_SECOND = 5.0
+
+
+class OrderLoad:
+    """Places orders at a fixed rate, whether or not earlier ones have been answered.
+
+    Each request has a connection of its own, so that the balancer chooses anew for each, and an id that the
+    balancer can see. At most 200 are in flight: where answers take so long, the next ones start late, and
+    their latency counts from the instant they were due.
+
+    Args:
+        url: where `POST /orders` is answered.
+        rate: orders a second.
+    """
+
+    def __init__(self, url: str, rate: float, ledger: Ledger) -> None:
+        self._url = url
+        self._rate = rate
+        self._ledger = ledger
+        self._room = asyncio.Semaphore(_MOST_IN_FLIGHT)
+        self._requests: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+        self._began = 0.0
+        self.sent = 0
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the load began; 0 before that."""
+        return time.monotonic() - self._began if self._began else 0.0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._requests)
+
+    async def run(self) -> None:
+        """Sends until `stop`, then waits for the answers in flight, at most 15 s."""
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_BOUND)
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        # No cookies: a jar that is asked for every request costs more than the request.
+        cookies = aiohttp.DummyCookieJar()
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, cookie_jar=cookies) as session:
+            self._began = time.monotonic()
+            try:
+                while not self._stopped.is_set():
+                    due = self._began + self.sent / self._rate
+                    await self._wait_for(due)
+                    if self._stopped.is_set():
+                        break
+                    await self._room.acquire()
+                    if self._stopped.is_set():
+                        break
+                    self.sent += 1
+                    request = asyncio.create_task(self._place(session, self.sent, due))
+                    self._requests.add(request)
+                    request.add_done_callback(self._answered)
+                if self._requests:
+                    await asyncio.wait(self._requests)
+            finally:
+                for request in self._requests:
+                    request.cancel()
+
+    def stop(self) -> None:
+        """No further order is sent."""
+        self._stopped.set()
+
+    async def _wait_for(self, due: float) -> None:
+        left = due - time.monotonic()
+        if left > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._stopped.wait()
+
+    def _answered(self, request: "asyncio.Task[None]") -> None:
+        self._requests.discard(request)
+        self._room.release()
+
+    async def _place(self, session: aiohttp.ClientSession, number: int, due: float) -> None:
+        request = f"{number}"
+        order = {"customer": f"customer-{number % CUSTOMERS}", "total": number % 1000 / 10}
+        headers = {"X-Request-Id": request, "Idempotency-Key": str(uuid.uuid4())}
+        try:
+            async with session.post(self._url, json=order, headers=headers) as response:
+                text = await response.text()
+                if response.status != 201:
+                    self._fail(request, f"{response.status} {text[:80]}")
+                    return
+                placed = json.loads(text)["id"]
+        except TimeoutError:
+            self._fail(request, f"no answer within {_ANSWER_BOUND:g} s")
+        except (aiohttp.ClientError, OSError) as error:
+            self._fail(request, str(error) or type(error).__name__)
+        except (ValueError, KeyError, TypeError):
+            self._fail(request, "201 without the id of an order")
+        else:
+            now = time.monotonic()
+            self._ledger.accept(str(placed), now - self._began, now - due)
+
+    def _fail(self, request: str, detail: str) -> None:
+        self._ledger.fail(request, self.elapsed, detail)
+
+
+class ProductLoad:
+    """Publishes product events, so that the service's consumer has something to do."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self.published = 0
+
+    async def run(self) -> None:
+        """Publishes until cancelled."""
+        producer = Producer({"bootstrap.servers": self._bootstrap, "log_level": 0, "linger.ms": 0})
+        version = 0
+        try:
+            while True:
+                version += 1
+                product = f"product-{version % 20}"
+                value = {"id": product, "name": product, "price": f"{version % 90 + 10}.50", "version": version}
+                producer.produce(self._topic, json.dumps(value).encode(), product.encode(), on_delivery=self._count)
+                producer.poll(0)
+                await asyncio.sleep(1 / _PRODUCTS_A_SECOND)
+        finally:
+            producer.purge()
+
+    def _count(self, error: object, message: object) -> None:
+        if error is None:
+            self.published += 1

@@ -1,0 +1,87 @@
+"""What the tables say: the outbox's backlog while the drill runs, and everything for the audit afterwards."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+
+from quiesce.drill.audit import OutboxRow
+from quiesce.errors import Unavailable
+from quiesce.postgres import connect
+from quiesce.postgres.connections import CONNECTION_LOST
+
+_TIMEOUT = 10.0
+_TIMEOUT_OF_ALL = 60.0
+
+# Dead letters are no backlog: nobody will publish them. The audit counts them as lost.
+BACKLOG = "SELECT count(*) FROM outbox_event WHERE dispatched_at IS NULL AND dead_at IS NULL"
+OWED = "SELECT count(*) FROM orders WHERE status = 'placed'"
+ROWS = """
+SELECT id::text, position, aggregate_id, type, dispatched_at IS NOT NULL AS dispatched
+FROM outbox_event WHERE topic = $1 ORDER BY position
+"""
+ORDERS = "SELECT id::text FROM orders"
+
+
+class Tables:
+    """Reads the drill's database."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self.backlog = 0
+        """Events that wait in the outbox, as of the last look."""
+
+    async def watch(self, every: float = 1.0) -> None:
+        """Keeps `backlog` up to date until cancelled. A database that is away is asked again."""
+        while True:
+            with contextlib.suppress(Unavailable):
+                async with self._reading() as connection:
+                    while True:
+                        self.backlog = await connection.fetchval(BACKLOG, timeout=_TIMEOUT)
+                        await asyncio.sleep(every)
+            await asyncio.sleep(every)
+
+    async def drained(self, within: Callable[[], float], every: float = 0.1) -> int:
+        """Waits until no event waits and no order is yet to expire, at most the seconds that `within` says.
+
+        `within` is asked again and again, since whoever waits may lose patience. Returns how many events
+        still wait.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        async with self._reading() as connection:
+            while True:
+                # Asked in this order: an order that expires puts its event into the outbox.
+                owed = await connection.fetchval(OWED, timeout=_TIMEOUT)
+                self.backlog = await connection.fetchval(BACKLOG, timeout=_TIMEOUT)
+                if (owed == 0 and self.backlog == 0) or loop.time() - began >= within():
+                    return self.backlog
+                await asyncio.sleep(every)
+
+    async def read(self, topic: str) -> tuple[list[OutboxRow], set[str]]:
+        """The outbox's events of a topic, and the ids of all orders, as of one instant.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+        """
+        async with self._reading() as connection, connection.transaction(isolation="repeatable_read"):
+            rows = await connection.fetch(ROWS, topic, timeout=_TIMEOUT_OF_ALL)
+            orders = await connection.fetch(ORDERS, timeout=_TIMEOUT_OF_ALL)
+        return [_row(row) for row in rows], {order["id"] for order in orders}
+
+    @contextlib.asynccontextmanager
+    async def _reading(self) -> "AsyncIterator[asyncpg.Connection[Any]]":
+        try:
+            async with connect(self._dsn, name="database of the drill", timeout=_TIMEOUT) as connection:
+                yield connection
+        except CONNECTION_LOST as error:
+            raise Unavailable(f"the database of the drill was lost: {str(error) or type(error).__name__}") from error
+
+
+def _row(row: Any) -> OutboxRow:
+    return OutboxRow(row["id"], row["position"], row["aggregate_id"], row["type"], row["dispatched"])

@@ -1,0 +1,107 @@
+"""The whole outcome of a drill: findings, failed requests, shutdowns, and whether that is good."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quiesce.drill.audit import Findings
+from quiesce.drill.ledger import FailedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """One replica's orderly end, seen from outside: from SIGTERM until its process was gone. Seconds."""
+
+    replica: str
+    reason: str
+    seconds: float
+    exit_code: int
+    budget: float | None
+    """Seconds the replica had by its own report; None where it wrote none."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def clean(self) -> bool:
+        return self.exit_code == 0
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "replica": self.replica,
+            "reason": self.reason,
+            "seconds": round(self.seconds, 3),
+            "exit_code": self.exit_code,
+            "parts": {name: round(seconds, 3) for name, seconds in self.parts.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A replica ended by SIGKILL: how many connections were open to it at that instant, and how many the kernel
+    still took for it until it was gone."""
+
+    replica: str
+    connections: int
+    later: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a drill came to. `problems` are what went wrong beside the audit, a line each."""
+
+    findings: Findings
+    failed_inside: Sequence[FailedRequest]
+    """Requests that a SIGKILL explains."""
+    failed_outside: Sequence[FailedRequest]
+    shutdowns: Sequence[Shutdown]
+    kills: Sequence[Kill] = ()
+    problems: Sequence[str] = ()
+    interrupted: bool = False
+    seconds: float = 0.0
+    """Seconds of load."""
+    p50: float = 0.0
+    p99: float = 0.0
+    load_cpu: float = 0.0
+    """Share of one core that load and balancer used."""
+
+    def faults(self) -> list[str]:
+        """A line for everything that makes this drill fail; none for a good one."""
+        found = self.findings
+        lines: list[str] = []
+        if found.lost:
+            waiting = f" ({found.undispatched} of them still in the outbox)" if found.undispatched else ""
+            named = _some([*(f"order {order}" for order in found.lost_orders), *found.lost_events])
+            lines.append(f"{found.lost} lost{waiting}: {named}")
+        if found.out_of_order:
+            lines.append(f"{len(found.out_of_order)} out of order: {_some(found.out_of_order)}")
+        if found.foreign:
+            lines.append(f"{len(found.foreign)} on the topic that no row accounts for: {_some(found.foreign)}")
+        if self.failed_outside:
+            told = [f"at {request.at:.1f} s {request.detail}" for request in self.failed_outside]
+            lines.append(f"{len(told)} requests failed that no SIGKILL explains: {_some(told)}")
+        lines += [f"{s.replica} ended with status {s.exit_code} ({s.reason})" for s in self.shutdowns if not s.clean]
+        lines += self.problems
+        if found.accepted == 0 and not self.interrupted:
+            lines.append("no order was accepted, so nothing was proven")
+        return lines
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 when nothing is wrong, 130 when it was interrupted before there was anything to audit."""
+        if self.faults():
+            return 1
+        return 0 if self.findings.accepted else 130
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, ready for JSON; durations are seconds."""
+        return {
+            "accepted": self.findings.accepted,
+            "delivered": self.findings.delivered,
+            "lost": self.findings.lost,
+            "duplicates": self.findings.duplicates,
+            "out_of_order": len(self.findings.out_of_order),
+            "failed_requests": len(self.failed_inside) + len(self.failed_outside),
+            "shutdowns": [shutdown.as_dict() for shutdown in self.shutdowns],
+        }
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -1,0 +1,82 @@
+"""Every exception class of the package. Each says whether trying again can help: `retryable`.
+
+This module imports nothing, so every room may raise and catch what stands here.
+"""
+
+
+class QuiesceError(Exception):
+    """The root of all errors that this package raises on purpose."""
+
+    retryable: bool = False
+    """True where the same call may succeed later without anybody changing anything."""
+
+
+class SettingsError(QuiesceError):
+    """A setting is missing or wrong. One line: its name, what it got (secrets hidden), what it takes.
+
+    A service that meets it before it has started exits with status 78.
+    """
+
+
+class BudgetError(SettingsError):
+    """The parts of the shutdown do not fit into the grace period. The message shows the sum."""
+
+
+class StartError(QuiesceError):
+    """The service, or a server for tests, could not start, and waiting longer would not help."""
+
+
+class PortInUse(StartError):
+    """The address of the HTTP server is taken by another process."""
+
+
+class SchemaMissing(StartError):
+    """A table is missing. The message names the command that creates it."""
+
+
+class StartInterrupted(QuiesceError):
+    """A stop was requested while the service was starting: nothing further is opened."""
+
+
+class IntakeClosed(QuiesceError):
+    """New work was offered after the service had closed what that work needs."""
+
+
+class Unavailable(QuiesceError):
+    """A server cannot be reached now. An outage ends by itself, so it is never a fault of one event."""
+
+    retryable = True
+
+
+class EnqueueError(QuiesceError, ValueError):
+    """An event was refused when it was enqueued, where the caller can still act.
+
+    The caller's transaction is untouched: it may go on or roll back.
+    """
+
+
+class PayloadNotSerialisable(EnqueueError):
+    """The payload is neither bytes, nor text, nor None, nor something JSON can carry."""
+
+
+class EventTooLarge(EnqueueError):
+    """Key, payload and headers together exceed `max_event_bytes`."""
+
+
+class ClaimLost(QuiesceError):
+    """The transaction that held the claim has ended without us; its rows are free again.
+
+    What was published meanwhile is published again by whoever claims the rows next.
+    """
+
+    retryable = True
+
+
+class PublisherDiscarded(QuiesceError):
+    """The producer was given up as a whole before every event of the call had its outcome."""
+
+    retryable = True
+
+
+class CommitRefused(QuiesceError):
+    """Offsets were offered under an assignment that is over. Another consumer owns the partitions now."""

@@ -1,0 +1,1 @@
+"""Runnable services that show the whole."""

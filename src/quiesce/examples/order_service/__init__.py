@@ -1,0 +1,1 @@
+"""An order service: HTTP, PostgreSQL, an outbox relay, a Kafka consumer, a cleaner. `quiesce demo` runs it."""

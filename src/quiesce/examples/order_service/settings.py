@@ -1,0 +1,44 @@
+"""What the order service takes from its environment."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Each field is read from the variable of its name in capitals: DATABASE_URL, PORT, ..."""
+
+    database_url: str
+    kafka_bootstrap: str
+    outbox_dsn: str = ""
+    """Where the relay connects; DATABASE_URL by default. It never uses the application's pool."""
+    host: str = "0.0.0.0"  # noqa: S104 - a pod is reached from outside
+    port: int = 8080
+    order_topic: str = "order-events"
+    product_topic: str = "product-events"
+    consumer_group: str = "orders"
+    session_timeout_ms: int = 45_000
+    """When a consumer that was killed loses its partitions."""
+    heartbeat_interval_ms: int = 3_000
+    expire_after: float = 900.0
+    """Seconds an order may stay unpaid."""
+    expire_every: float = 60.0
+    pool_size: int = 10
+
+    def __post_init__(self) -> None:
+        if not 0 < self.port < 65_536:
+            raise ValueError(f"PORT: got {self.port}, takes a port from 1 to 65535")
+        if self.expire_after <= 0 or self.expire_every <= 0:
+            raise ValueError("EXPIRE_AFTER and EXPIRE_EVERY take seconds, more than 0")
+
+    @property
+    def relay_dsn(self) -> str:
+        return self.outbox_dsn or self.database_url
+
+    @property
+    def consumer(self) -> dict[str, str | int]:
+        """Settings of the Kafka consumer."""
+        return {
+            "bootstrap.servers": self.kafka_bootstrap,
+            "session.timeout.ms": self.session_timeout_ms,
+            "heartbeat.interval.ms": self.heartbeat_interval_ms,
+        }

@@ -1,0 +1,99 @@
+"""What the machine wants done. The shell does each, in the order given, and reports back what came of it."""
+
+from dataclasses import dataclass
+
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.phases import Part
+
+
+@dataclass(frozen=True, slots=True)
+class BeginWorkers:
+    """Everything is open: the workers may run."""
+
+
+@dataclass(frozen=True, slots=True)
+class BecomeReady:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class BecomeNotReady:
+    """Always the first command of a shutdown (R-SHUT-CFG-3)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmHardDeadline:
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptStart:
+    """Cancel the start-up function; what it has opened stays open until it is closed in its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class FireStop:
+    """Close the intake of this worker. From here on it begins nothing new."""
+
+    worker: str
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class AbortWorker:
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginHttpDrain:
+    """Close the listener and finish the requests in flight."""
+
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class AbortHttp:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class AbortSections:
+    """Critical sections that are still open when closing must begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseResource:
+    resource: str
+    part: Part
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpCloser:
+    """The closer has had its time. The next one is called; nobody waits for this one any more."""
+
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class MakeReport:
+    deadline: Deadline
+
+
+Command = (
+    BeginWorkers
+    | BecomeReady
+    | BecomeNotReady
+    | ArmHardDeadline
+    | InterruptStart
+    | FireStop
+    | AbortWorker
+    | BeginHttpDrain
+    | AbortHttp
+    | AbortSections
+    | CloseResource
+    | GiveUpCloser
+    | MakeReport
+)

@@ -1,0 +1,141 @@
+"""Metrics for Prometheus, from the service's typed events. One observer; it also answers `/metrics`."""
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+
+from quiesce.inbox.events import AssignmentChanged, BatchHandled, CommitLate
+from quiesce.lifecycle import events as ev
+from quiesce.lifecycle.phases import Phase
+from quiesce.outbox import events as outbox
+
+AsgiApp = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
+]
+
+SHUTDOWN_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20, 25, 30, 40, 50, 60)
+ITERATION_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+WHOLE = "all"
+"""The label `part` of the whole shutdown."""
+
+
+class PrometheusMetrics:
+    """Give it to a service: `@service("orders", observers=[PrometheusMetrics()])`.
+
+    Args:
+        registry: where the metrics are registered; the process's own by default.
+        path: where they are served by the service's HTTP server.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY, path: str = "/metrics") -> None:
+        self._registry = registry
+        self.routes: Mapping[str, AsgiApp] = {path: self._serve}
+        self.shutdown = Histogram(
+            "app_shutdown_duration_seconds",
+            "Duration of a shutdown: the whole (part=all) and each part.",
+            ["part"],
+            buckets=SHUTDOWN_BUCKETS,
+            registry=registry,
+        )
+        self.ready = Gauge("app_ready", "1 while the service is ready for traffic.", registry=registry)
+        self.phase = Gauge("app_phase", "1 for the phase the service is in.", ["phase"], registry=registry)
+        self.workers = Gauge("app_workers_running", "Workers that have begun and not ended.", registry=registry)
+        self.abandoned = Counter(
+            "app_abandoned_work", "Work that had begun and was left unfinished.", ["worker"], registry=registry
+        )
+        self.iterations = Histogram(
+            "app_iteration_duration_seconds",
+            "Duration of one iteration of a worker.",
+            ["worker", "result"],
+            buckets=ITERATION_BUCKETS,
+            registry=registry,
+        )
+        self.signals = Counter("app_signals", "Signals received.", ["signal"], registry=registry)
+        self.unavailable = Counter(
+            "app_resource_unavailable", "Failed tries to open a resource at start.", ["resource"], registry=registry
+        )
+        self.events = Counter(
+            "outbox_events", "Events by what a settle recorded for them.", ["relay", "outcome"], registry=registry
+        )
+        self.publish = Histogram(
+            "outbox_publish_duration_seconds",
+            "From handing a claim to the broker to its last ack.",
+            ["relay"],
+            buckets=ITERATION_BUCKETS,
+            registry=registry,
+        )
+        self.outage = Gauge(
+            "outbox_outage", "1 while the relay waits for this server.", ["relay", "what"], registry=registry
+        )
+        self.discarded = Counter(
+            "outbox_producer_discarded", "Producers given up as a whole.", ["relay"], registry=registry
+        )
+        self.records = Counter("consumer_records", "Records handled and committed.", ["consumer"], registry=registry)
+        self.late = Counter(
+            "consumer_commit_late_records",
+            "Records whose assignment was over when they ended.",
+            ["consumer"],
+            registry=registry,
+        )
+        self.partitions = Gauge("consumer_partitions", "Partitions assigned now.", ["consumer"], registry=registry)
+        for phase in Phase:
+            self.phase.labels(phase.value).set(0)
+
+    def observe(self, event: ev.Event) -> None:
+        match event:
+            case ev.IterationEnded(worker=worker, seconds=seconds, failed=failed):
+                self.iterations.labels(worker, "failed" if failed else "done").observe(seconds)
+            case outbox.ClaimSettled():
+                for outcome in ("dispatched", "retried", "dead", "released"):
+                    if count := getattr(event, outcome):
+                        self.events.labels(event.relay, outcome).inc(count)
+                self.publish.labels(event.relay).observe(event.publish_seconds)
+            case BatchHandled(consumer=consumer, records=records):
+                self.records.labels(consumer).inc(records)
+            case CommitLate(consumer=consumer, records=records):
+                self.late.labels(consumer).inc(records)
+            case AssignmentChanged(consumer=consumer, partitions=partitions):
+                self.partitions.labels(consumer).set(partitions)
+            case outbox.OutageBegan(relay=relay, what=what):
+                self.outage.labels(relay, what).set(1)
+            case outbox.OutageEnded(relay=relay, what=what):
+                self.outage.labels(relay, what).set(0)
+            case outbox.ProducerDiscarded(relay=relay):
+                self.discarded.labels(relay).inc()
+            case ev.PhaseChanged(phase=now):
+                for phase in Phase:
+                    self.phase.labels(phase.value).set(phase is now)
+            case ev.ReadinessChanged(ready=ready):
+                self.ready.set(ready)
+            case ev.WorkerBegan():
+                self.workers.inc()
+            case ev.WorkerEnded():
+                self.workers.dec()
+            case ev.WorkAbandoned(worker=worker, count=count):
+                self.abandoned.labels(worker).inc(count)
+            case ev.SignalReceived(name=name):
+                self.signals.labels(name).inc()
+            case ev.ResourceUnavailable(resource=resource):
+                self.unavailable.labels(resource).inc()
+            case ev.PartEnded(part=part, seconds=seconds):
+                self.shutdown.labels(part.value).observe(seconds)
+            case ev.ShutdownEnded(seconds=seconds):
+                self.shutdown.labels(WHOLE).observe(seconds)
+            case _:
+                pass
+
+    async def _serve(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[Any]],
+        send: Callable[[Any], Awaitable[None]],
+    ) -> None:
+        accept = next((value.decode() for name, value in scope["headers"] if name == b"accept"), "")
+        encode, content_type = choose_encoder(accept)
+        body = encode(self._registry)
+        headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,17 @@
+"""The outbox: values and rules, and the ports of its two sides. No driver is imported here."""
+
+from quiesce.outbox.event import MAX_EVENT_BYTES, ClaimedEvent, OutboxEvent
+from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
+from quiesce.outbox.statement import Statement, statement
+
+__all__ = [
+    "MAX_EVENT_BYTES",
+    "ClaimedEvent",
+    "Dead",
+    "Dispatched",
+    "OutboxEvent",
+    "Outcome",
+    "Retry",
+    "Statement",
+    "statement",
+]

@@ -1,0 +1,112 @@
+"""The event as its writer makes it, and as a relay claims it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from quiesce.errors import EnqueueError, EventTooLarge, PayloadNotSerialisable
+
+MAX_EVENT_BYTES = 900_000
+"""Default limit of key, payload and headers together: below the 1 MiB that a Kafka topic takes by default."""
+
+RESERVED_HEADERS = frozenset({"id", "type", "traceparent"})
+"""Header names the relay writes itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEvent:
+    """An event to be published once the transaction that enqueues it has committed.
+
+    `payload`: bytes and str go out as they are; None is a tombstone; anything else goes out as compact
+    JSON. `aggregate_id` is the Kafka key: events of one aggregate arrive in the order of their
+    transactions. `id` is the event's identity everywhere; leave it out and a random UUID is made.
+    """
+
+    topic: str
+    aggregate_id: str
+    type: str
+    payload: object = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    id: UUID = field(default_factory=uuid4)
+
+    def encoded_payload(self) -> bytes | None:
+        """The payload as it goes to Kafka.
+
+        Raises:
+            PayloadNotSerialisable: JSON cannot carry it.
+        """
+        match self.payload:
+            case None:
+                return None
+            case bytes():
+                return self.payload
+            case bytearray() | memoryview():
+                return bytes(self.payload)
+            case str():
+                return self.payload.encode()
+        try:
+            # NaN is refused: it is not JSON, and the reader would find out instead of the writer.
+            text = json.dumps(self.payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            return text.encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise PayloadNotSerialisable(
+                f"payload of {self.type!r} for {self.aggregate_id!r} cannot be written as JSON: {error}. "
+                "Pass bytes, or values that JSON has"
+            ) from error
+
+    def check(self, max_event_bytes: int = MAX_EVENT_BYTES) -> bytes | None:
+        """Refuses what could never be published, and returns the encoded payload.
+
+        Raises:
+            EnqueueError: topic, aggregate_id or type is missing, or a header is reserved or not text.
+            PayloadNotSerialisable: JSON cannot carry the payload.
+            EventTooLarge: key, payload and headers exceed `max_event_bytes`.
+        """
+        for part in ("topic", "aggregate_id", "type"):
+            text: object = getattr(self, part)
+            if not isinstance(text, str) or not text:
+                raise EnqueueError(f"event {part}: got {text!r}, takes text that is not empty")
+            if "\0" in text:
+                raise EnqueueError(f"event {part}: has a NUL character, which PostgreSQL cannot store")
+        for name, value in self.headers.items():
+            if name in RESERVED_HEADERS:
+                raise EnqueueError(f"event header {name!r}: this name is written by the relay itself")
+            if not _is_text(name) or not _is_text(value):
+                raise EnqueueError(f"event header {name!r}: takes text without NUL as name and value")
+        payload = self.encoded_payload()
+        size = len(self.aggregate_id.encode()) + len(payload or b"") + self._header_bytes()
+        if size > max_event_bytes:
+            raise EventTooLarge(
+                f"event {self.type!r} for {self.aggregate_id!r} has {size:,} bytes, over max_event_bytes "
+                f"{max_event_bytes:,}. Store the body elsewhere and send a reference, or raise the limit "
+                "together with the topic's max.message.bytes"
+            )
+        return payload
+
+    def _header_bytes(self) -> int:
+        own = sum(len(name.encode()) + len(value.encode()) for name, value in self.headers.items())
+        # `id` carries 36 characters; both names are two and four long.
+        return own + 2 + 36 + 4 + len(self.type.encode())
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+# Not frozen, though nobody changes it: a frozen one takes five times as long to make, and a relay makes a hundred
+# thousand of them a second.
+@dataclass(slots=True, unsafe_hash=True)
+class ClaimedEvent:
+    """An event as a relay holds it between claim and settle. Never changed once made."""
+
+    position: int
+    """Its place in the table. It never leaves the database."""
+    id: UUID
+    aggregate_id: str
+    topic: str
+    type: str
+    payload: bytes | None = field(repr=False)
+    headers: Mapping[str, str]
+    attempts: int = 0
+    """How often publishing it has failed for a reason of its own; outages do not count."""

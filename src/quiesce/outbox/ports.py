@@ -1,0 +1,109 @@
+"""The two sides of a relay: where events come from, and where they go."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.phases import Part
+from quiesce.lifecycle.ports import Closed
+from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a settle recorded: numbers of events."""
+
+    dispatched: int = 0
+    retried: int = 0
+    dead: int = 0
+    released: int = 0
+
+
+class Claim(Protocol):
+    """Events that nobody else can take until the claim is settled or released. Exactly one of the two."""
+
+    @property
+    def events(self) -> Sequence[ClaimedEvent]:
+        """In the order of `position`. May be empty."""
+        ...
+
+    async def settle(self, outcomes: Mapping[UUID, Outcome]) -> Settled:
+        """Records the outcomes and ends the claim; events without one are free again, unchanged.
+
+        Raises:
+            ClaimLost: the claim had ended without us; nothing was recorded.
+            Unavailable: the database is away; whether it was recorded is unknown.
+        """
+        ...
+
+    async def release(self) -> None:
+        """Ends the claim; every event is free again, unchanged. Never raises for a database that is away."""
+        ...
+
+
+class OutboxStore(Protocol):
+    """Where events wait. A `Resource` of part `pools`, with connections of its own."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def part(self) -> Part: ...
+
+    async def open(self) -> "OutboxStore": ...
+
+    async def close(self, deadline: Deadline) -> Closed: ...
+
+    async def claim(self, limit: int) -> Claim:
+        """Takes up to `limit` events. Bounded. Cancelled, it leaves nothing claimed.
+
+        Several claims may be open at once; no event is in two of them.
+
+        Raises:
+            Unavailable: the database cannot be reached now.
+            SchemaMissing: the tables are not there.
+        """
+        ...
+
+
+class Publisher(Protocol):
+    """Where events go. A `Resource` of part `producers`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def part(self) -> Part: ...
+
+    async def open(self) -> "Publisher": ...
+
+    async def close(self, deadline: Deadline) -> Closed:
+        """Flushes until the deadline, then purges; `undelivered` counts what was given up."""
+        ...
+
+    async def publish(self, events: Sequence[ClaimedEvent]) -> Mapping[UUID, Outcome]:
+        """Hands the events over, in order, and returns when the broker has answered for every one.
+
+        Calls may overlap; they are handed over in the order in which they were called, so the order per
+        key holds across them. It has no limit of its own: whoever calls it bounds it, and gives up by
+        `discard`. A cancel does not take messages back.
+
+        After `discard` it returns what had been answered until then; an event that is missing from the
+        result has an unknown outcome.
+        """
+        ...
+
+    async def discard(self, deadline: Deadline) -> int:
+        """Gives up as a whole: purges queue and flight, drops the producer, makes a new one.
+
+        Returns how many messages were given up. When it has returned, none of them can reach the
+        broker later, except those the network already had. Every `publish` under way returns.
+        """
+        ...
+
+    async def reachable(self, deadline: Deadline) -> bool:
+        """Whether a broker answers before the deadline. Used to end an outage."""
+        ...

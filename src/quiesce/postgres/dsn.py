@@ -1,0 +1,20 @@
+"""Showing where a database is without showing how to get in."""
+
+import re
+
+_QUERY_SECRET = re.compile(r"(?i)\b((?:ssl)?password|passfile)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)")
+
+
+def redact_dsn(dsn: str) -> str:
+    """The DSN with every password replaced by `***`. Takes URLs and `key=value` DSNs, malformed ones too.
+
+    A password with an unescaped `@`, `/` or `?` makes the DSN ambiguous; then more is hidden than need be.
+    """
+    scheme, found, rest = dsn.partition("://")
+    if found and "@" in rest:
+        # The last @ of all, not the first: whatever stands before it may be part of a password.
+        access, _, where = rest.rpartition("@")
+        user, has_password, _ = access.partition(":")
+        rest = f"{user}:***@{where}" if has_password else f"{access}@{where}"
+    shown = f"{scheme}{found}{rest}"
+    return _QUERY_SECRET.sub(r"\1\2***", shown)

@@ -1,0 +1,217 @@
+"""The row store: events are claimed by locking their rows, and marked in the same transaction."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+import asyncpg
+
+from quiesce.errors import IntakeClosed, SettingsError, Unavailable
+from quiesce.lifecycle.crash_points import reach
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.phases import Part
+from quiesce.lifecycle.ports import Closed
+from quiesce.postgres import row_statements as sql
+from quiesce.postgres import schema
+from quiesce.postgres.connections import CONNECTION_LOST
+from quiesce.postgres.driver import Connection
+from quiesce.postgres.dsn import redact_dsn
+from quiesce.postgres.relay_connections import DIED, RelayConnections
+from quiesce.postgres.row_claim import RowClaim, events_of
+from quiesce.postgres.row_floor import Floor
+
+logger = logging.getLogger("quiesce.postgres")
+
+# What the client waits longer than the server, so that the server's limit, which says more, comes first.
+_GRACE = 1.0
+
+
+class OutboxRows:
+    """An `OutboxStore` over rows that are locked, published and marked, with connections of its own.
+
+    Any number of stores, in any number of processes, may work on one table: an event is in one claim at a time, and
+    the events of a key are handed out in the order of `position` (`row_statements.py` tells how). It counts on
+    whoever publishes to publish the claims of one store in the order in which they were claimed, and once
+    a claim was released, or settled with an event left over, not to begin with claims that were made before that.
+
+    `claims` is how many claims may be open at once; each has a connection, opened when it is first needed and anew
+    when it was lost. `claim_bound` seconds after it began, the server ends a claim's transaction by itself and the rows
+    are free (before PostgreSQL 17: when it has been idle for that long). `statement_timeout` bounds each statement,
+    `connect_timeout` each connection's opening, in seconds. A claim ends early, after one event at least, where its
+    payloads exceed `max_claim_bytes`; so a claim of fewer events than asked for does not mean that no more wait.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        claims: int = 2,
+        name: str = "outbox",
+        claim_bound: float = 30.0,
+        statement_timeout: float = 10.0,
+        connect_timeout: float = 5.0,
+        max_claim_bytes: int = 16 * 1024 * 1024,
+    ) -> None:
+        for setting, number in (("claims", claims), ("max_claim_bytes", max_claim_bytes)):
+            if number < 1:
+                raise SettingsError(f"{name}: got {setting} {number}, takes 1 or more")
+        for setting, seconds in (
+            ("claim_bound", claim_bound),
+            ("statement_timeout", statement_timeout),
+            ("connect_timeout", connect_timeout),
+        ):
+            if not 0 < seconds < 86_400:
+                raise SettingsError(f"{name}: got {setting} {seconds}, takes seconds above 0 and below a day")
+        self.name = name
+        self.part = Part.POOLS
+        self._dsn = dsn
+        self._claim_bound = claim_bound
+        self._statement_timeout = statement_timeout
+        self._max_claim_bytes = max_claim_bytes
+        self._connections = RelayConnections(dsn, name, connect_timeout)
+        self._open: list[RowClaim] = []
+        self._slots = asyncio.Semaphore(claims)
+        self._claims = claims
+        # One claim statement at a time, so that the order of claims is the order of positions within a key.
+        self._turn = asyncio.Lock()
+        # Keys given back by an open claim while a claim statement runs.
+        self._left: dict[str, int] = {}
+        self._floor = Floor()
+        self._floor_of = 0
+
+    def __repr__(self) -> str:
+        return f"<OutboxRows {self.name} {redact_dsn(self._dsn)}>"
+
+    async def open(self) -> "OutboxRows":
+        """Makes sure of the server and of the tables.
+
+        Raises:
+            Unavailable: the server cannot be reached now.
+            SettingsError: the DSN is wrong, the server refuses the user, or it is older than PostgreSQL 14.
+            SchemaMissing: the tables are not there. The message names the command that creates them.
+        """
+        self._connections.reopen()
+        connection = await self._connections.take()
+        usable: Connection | None = None
+        try:
+            async with asyncio.timeout(self._statement_timeout):
+                await schema.require(connection)
+            usable = connection
+        except CONNECTION_LOST as error:
+            raise Unavailable(f"{self.name}: the database went away: {error}") from error
+        finally:
+            if usable is None:
+                connection.terminate()
+            self._connections.give_back(usable)
+        return self
+
+    async def close(self, deadline: Deadline) -> Closed:
+        """Closes the connections; a claim that is still open is cut off and its events are free. Safe to call twice."""
+        cut = len(self._open)
+        for claim in list(self._open):
+            claim.abandon()
+        silent = await self._connections.close(deadline)
+        told = [f"{cut} claim(s) still open"] if cut else []
+        if silent:
+            told.append(f"the server did not answer the goodbye of {silent} connection(s)")
+        return Closed(forced=bool(told), detail="; ".join(told))
+
+    async def claim(self, limit: int) -> RowClaim:
+        """See the port. Waits up to `claim_bound` seconds when `claims` claims are open."""
+        if limit < 1:
+            raise ValueError(f"limit: got {limit}, takes 1 or more")
+        try:
+            async with asyncio.timeout(self._claim_bound):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self.name}: all {self._claims} claims stayed open for {self._claim_bound} s"
+            ) from error
+        handed_over = False
+        try:
+            async with self._turn:
+                claim = await self._claim(limit)
+            handed_over = claim.open
+            return claim
+        finally:
+            if not handed_over:
+                self._slots.release()
+
+    async def _claim(self, limit: int) -> RowClaim:
+        reused = self._connections.has_idle
+        try:
+            return await self._try_claim(limit)
+        except Unavailable as error:
+            if not (reused and isinstance(error.__cause__, DIED)):
+                raise
+        self._connections.drop_idle()
+        return await self._try_claim(limit)
+
+    async def _try_claim(self, limit: int) -> RowClaim:
+        connection = await self._connections.take()
+        if self._floor_of != self._connections.opened:
+            self._floor, self._floor_of = Floor(), self._connections.opened
+        keep: Connection | None = None
+        try:
+            async with asyncio.timeout(self._statement_timeout + _GRACE):
+                begin = sql.begin(
+                    connection.get_server_version().major,
+                    statement_timeout=self._statement_timeout,
+                    claim_bound=self._claim_bound,
+                )
+                await connection.execute(begin)
+                self._left = {}
+                in_flight = [position for claim in self._open for position in claim.in_flight]
+                bottom = self._floor.begin(time.monotonic())
+                rows = await connection.fetch(sql.CLAIM, limit, in_flight, self._max_claim_bytes, bottom)
+                events = events_of(rows, self._left)
+                reach("outbox.claimed")
+                if events:
+                    self._floor.seen(events[0].position, events[-1].position)
+                if self._floor.wants_survey(time.monotonic()):
+                    for xmin, own, first in await connection.fetch(sql.SURVEY, self._floor.position):
+                        self._floor.surveyed(int(xmin), None if own is None else int(own), first)
+                if not events:
+                    await connection.execute("ROLLBACK")
+            if self._connections.closed:
+                raise IntakeClosed(f"{self.name} is closed")
+            keep = connection
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+            raise schema.missing(str(error)) from error
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise SettingsError(f"{self.name}: the relay's user may not claim events: {error}") from error
+        except CONNECTION_LOST as error:
+            raise Unavailable(f"{self.name}: {_told(error, self._statement_timeout)}") from error
+        finally:
+            if keep is None:
+                connection.terminate()
+        if not events:
+            self._connections.give_back(connection)
+            return RowClaim([], None, timeout=0.0, left=self._note_left, ended=self._note_end)
+        claim = RowClaim(
+            events,
+            connection,
+            timeout=self._statement_timeout + _GRACE,
+            left=self._note_left,
+            ended=self._note_end,
+        )
+        self._open.append(claim)
+        return claim
+
+    def _note_left(self, first: Mapping[str, int]) -> None:
+        for claim in self._open:
+            claim.distrust(first)
+        for key, position in first.items():
+            self._left[key] = min(position, self._left.get(key, position))
+
+    def _note_end(self, claim: RowClaim, usable: Connection | None) -> None:
+        self._open.remove(claim)
+        self._slots.release()
+        self._connections.give_back(usable)
+
+
+def _told(error: BaseException, limit: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"the database did not answer a claim within {limit} s"
+    return f"a claim failed: {str(error) or type(error).__name__}"

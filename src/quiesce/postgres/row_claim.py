@@ -1,0 +1,228 @@
+"""One claim of the row store: a transaction that holds the locks on its events until it ends."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from quiesce.errors import ClaimLost, Unavailable
+from quiesce.lifecycle.crash_points import reach
+from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
+from quiesce.outbox.ports import Settled
+from quiesce.postgres import row_statements as sql
+from quiesce.postgres.connections import CONNECTION_LOST
+from quiesce.postgres.driver import Connection
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_REASON_LENGTH = 2000
+_LONGEST_WAIT = 365 * 24 * 3600.0
+
+Ended = Callable[["RowClaim", Connection | None], None]
+Left = Callable[[Mapping[str, int]], None]
+
+
+def events_of(rows: Sequence[Any], left: Mapping[str, int]) -> list[ClaimedEvent]:
+    """The events that may be published, in the order of `position`.
+
+    `rows` are those of the claim statement. `left` are keys, with the first position, that another claim of the same
+    store gave back while the statement ran: the statement took them for events that are being published.
+    """
+    held = dict(left)
+    attempts: dict[int, int] = {}
+    for position, _, key, *_, failed in [row for row in rows if row[1] is None]:
+        if key is None:
+            attempts[position] = failed
+        else:
+            held[key] = min(position, held.get(key, position))
+    events = [
+        ClaimedEvent(
+            position,
+            event_id,
+            key,
+            topic,
+            kind,
+            payload,
+            _NO_HEADERS if headers is None else json.loads(headers),
+            attempts.get(position, 0) if attempts else 0,
+        )
+        for position, event_id, key, topic, kind, payload, headers, _ in rows
+        if event_id is not None and (not held or position < held.get(key, position + 1))
+    ]
+    # UNION ALL promises no order, though it keeps it; sorting what is sorted costs next to nothing.
+    events.sort(key=_position)
+    return events
+
+
+def _position(event: ClaimedEvent) -> int:
+    return event.position
+
+
+class RowClaim:
+    """Events that are locked by a transaction of our own. See the port `Claim`."""
+
+    def __init__(
+        self, events: Sequence[ClaimedEvent], connection: Connection | None, *, timeout: float, left: Left, ended: Ended
+    ) -> None:
+        """`connection` is None for a claim without events, which has ended already.
+
+        `timeout` bounds every exchange with the server, in seconds. `left` is called with the keys, and the first
+        position of each, that become free without having been published, before they do. `ended` is called once,
+        with the connection if it can be used again.
+        """
+        self._events = events
+        self._connection = connection
+        self._timeout = timeout
+        self._left = left
+        self._ended = ended
+        self._in_order = events
+
+    @property
+    def events(self) -> Sequence[ClaimedEvent]:
+        return self._events
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None
+
+    async def settle(self, outcomes: Mapping[UUID, Outcome]) -> Settled:
+        """See the port. Durable when it returns; a cancel, or an error, ends the claim too."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            if self._events:
+                raise ClaimLost("the claim has ended already")
+            return Settled()
+        settling = _Outcomes(self._events, outcomes)
+        self._give_up(settling.free)
+        if connection.is_closed():
+            self._end(connection, None)
+            raise ClaimLost("the claim's connection was lost, so its transaction was rolled back")
+        usable: Connection | None = None
+        try:
+            await self._record(connection, settling)
+            reach("outbox.marked")
+            await self._commit(connection)
+            usable = connection
+        finally:
+            self._end(connection, usable)
+        reach("outbox.settled")
+        return settling.counted
+
+    async def release(self) -> None:
+        """See the port. Bounded; a database that is away has let the rows go, or will, by its own limits."""
+        connection = self._connection
+        if connection is None:
+            return
+        self._connection = None
+        self._give_up(self._events)
+        usable: Connection | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.execute("ROLLBACK")
+            usable = connection
+        except CONNECTION_LOST:
+            pass
+        finally:
+            self._end(connection, usable)
+
+    def abandon(self) -> None:
+        """Cuts the connection. The server rolls back when it notices, which is at once."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._give_up(self._events)
+            self._end(connection, None)
+
+    def distrust(self, first: Mapping[str, int]) -> None:
+        """Events of these keys, from these positions on, may not be published in order after all."""
+        self._in_order = [
+            event for event in self._in_order if event.position < first.get(event.aggregate_id, event.position + 1)
+        ]
+
+    @property
+    def in_flight(self) -> list[int]:
+        """Positions on which a later claim may count: they are published before it, in order."""
+        return [event.position for event in self._in_order]
+
+    async def _record(self, connection: Connection, settling: "_Outcomes") -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                if settling.dispatched:
+                    await _expect(connection, sql.MARK, settling.dispatched)
+                if settling.dead:
+                    await _expect(connection, sql.BURY, [event.position for event, _ in settling.dead])
+                    await connection.execute(sql.PARK_DEAD, *_columns(settling.dead))
+                if settling.retry:
+                    waits = [min(max(retry.wait, 0.0), _LONGEST_WAIT) for _, retry in settling.retry]
+                    await connection.execute(sql.PARK_RETRY, *_columns(settling.retry), waits)
+        except CONNECTION_LOST as error:
+            # COMMIT was not sent, so the server rolls back whatever it got.
+            raise ClaimLost(f"the claim was lost before its outcomes were recorded: {_told(error)}") from error
+
+    async def _commit(self, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await connection.execute("COMMIT")
+        except CONNECTION_LOST as error:
+            raise Unavailable(
+                f"the database went away during a commit, which may have happened or not: {_told(error)}"
+            ) from error
+
+    def _give_up(self, events: Sequence[ClaimedEvent]) -> None:
+        first: dict[str, int] = {}
+        for event in events:
+            first.setdefault(event.aggregate_id, event.position)
+        if first:
+            # Before the server lets them go.
+            self._left(first)
+
+    def _end(self, connection: Connection, usable: Connection | None) -> None:
+        if usable is None:
+            connection.terminate()
+        self._ended(self, usable)
+
+
+class _Outcomes:
+    """The events of a claim, sorted by what became of them. `free` are those to be claimed again."""
+
+    def __init__(self, events: Sequence[ClaimedEvent], outcomes: Mapping[UUID, Outcome]) -> None:
+        self.dispatched: list[int] = []
+        self.retry: list[tuple[ClaimedEvent, Retry]] = []
+        self.dead: list[tuple[ClaimedEvent, Dead]] = []
+        self.free: list[ClaimedEvent] = []
+        for event in events:
+            match outcomes.get(event.id):
+                case Dispatched():
+                    self.dispatched.append(event.position)
+                case Retry() as retry:
+                    self.retry.append((event, retry))
+                    self.free.append(event)
+                case Dead() as dead:
+                    self.dead.append((event, dead))
+                case None:
+                    self.free.append(event)
+        released = len(self.free) - len(self.retry)
+        self.counted = Settled(len(self.dispatched), len(self.retry), len(self.dead), released)
+
+
+def _columns(parked: Sequence[tuple[ClaimedEvent, Retry | Dead]]) -> list[list[object]]:
+    return [
+        [event.id for event, _ in parked],
+        [event.position for event, _ in parked],
+        [event.aggregate_id for event, _ in parked],
+        # PostgreSQL cannot store NUL, and a reason may quote anything.
+        [outcome.reason.replace("\0", "")[:_REASON_LENGTH] for _, outcome in parked],
+    ]
+
+
+async def _expect(connection: Connection, statement: str, positions: list[int]) -> None:
+    told = await connection.execute(statement, positions)
+    changed = int(told.rpartition(" ")[2])
+    if changed != len(positions):
+        # The rows are locked by this very transaction, so somebody has gone round the lock.
+        raise ClaimLost(f"of {len(positions)} events of the claim only {changed} were still there to be marked")
+
+
+def _told(error: BaseException) -> str:
+    return str(error) or type(error).__name__

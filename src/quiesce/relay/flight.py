@@ -1,0 +1,195 @@
+"""One claim in flight: handed over, answered, settled. Its order of steps is what the outbox promises."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import Protocol
+from uuid import UUID
+
+from quiesce.errors import ClaimLost, PublisherDiscarded, Unavailable
+from quiesce.lifecycle.crash_points import reach
+from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.events import ClaimSettled
+from quiesce.outbox.outcome import Outcome
+from quiesce.outbox.ports import Claim, Publisher
+from quiesce.relay import points
+from quiesce.relay.held_keys import HeldKeys
+from quiesce.relay.settings import RelaySettings
+from quiesce.relay.verdicts import Verdicts, judge
+from quiesce.relay.waits import aborted
+
+log = logging.getLogger("quiesce.relay")
+
+
+class Control(Protocol):
+    """What a flight asks of the one who watches all of them, and tells it."""
+
+    @property
+    def settings(self) -> RelaySettings: ...
+
+    @property
+    def publisher(self) -> Publisher: ...
+
+    @property
+    def held(self) -> HeldKeys: ...
+
+    def now(self) -> float: ...
+
+    def may_hand_over(self) -> bool: ...
+
+    def free_bound(self) -> float: ...
+
+    def answered(self) -> None: ...
+
+    async def until_discarded(self) -> None: ...
+
+    def settled(self, event: ClaimSettled) -> None: ...
+
+    def unmarked(self, events: int, why: str) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
+class Flight:
+    """A claim from the moment it is made until it is settled or released.
+
+    Claim and hand-over are one stretch: whatever happens, each claimed event is either published and
+    settled, or freed. Nothing is freed while a message of the claim may still reach the broker: if an
+    answer is missing, it waits until the producer has been discarded as a whole.
+    """
+
+    def __init__(self, claim: Claim, iteration: ExitStack, claimed_at: float, control: Control) -> None:
+        self.claim = claim
+        self.size = len(claim.events)
+        self.unanswered = 0
+        """Events handed over that the broker has not answered for."""
+        self.waiting_since: float | None = None
+        """When it was handed over, while answers are missing."""
+        self._iteration = iteration
+        self._claimed_at = claimed_at
+        self._control = control
+        self._failure: Exception | None = None
+        self._over = False
+
+    async def carry(self) -> None:
+        """Takes the claim to its end. Raises nothing but a cancel: what went wrong is told."""
+        try:
+            with self._iteration:
+                try:
+                    await self._carry()
+                finally:
+                    if not self._over:
+                        await self.free(self._control.free_bound())
+        except Exception as error:  # noqa: BLE001 - the loop that waits for us logs it
+            if error is not self._failure:
+                self._control.failed(error)
+
+    async def _carry(self) -> None:
+        reach(points.CLAIMED)
+        if not self._control.may_hand_over():
+            # A stop, or an answer that went missing, came between the claim and the hand-over.
+            await self.free(self._control.settings.store_bound)
+            return
+        held = self._control.held
+        events = [event for event in self.claim.events if not held.holds(event.aggregate_id)]
+        # What is left out holds its key in turn, until this claim has given it back.
+        keys = frozenset(event.aggregate_id for event in self.claim.events if held.holds(event.aggregate_id))
+        held.refused(keys)
+        try:
+            await self._hand_over(events)
+        finally:
+            held.recorded(keys)
+        if self._failure is not None:
+            raise self._failure
+
+    async def _hand_over(self, events: Sequence[ClaimedEvent]) -> None:
+        began = self._control.now()
+        answers = await self._publish(events)
+        verdicts = judge(events, answers, self._control.settings.retry)
+        published = self._control.now() - began
+        if events and not verdicts.unanswered:
+            reach(points.PUBLISHED)
+        self._control.held.refused(verdicts.refused_keys)
+        try:
+            await self._settle(verdicts, published)
+        finally:
+            self._control.held.recorded(verdicts.refused_keys)
+
+    async def _publish(self, events: Sequence[ClaimedEvent]) -> Mapping[UUID, Outcome]:
+        """Hands over and waits for the answers: those there are once there will be no more."""
+        if not events:
+            return {}
+        answers: Mapping[UUID, Outcome] = {}
+        self.unanswered = len(events)
+        self.waiting_since = self._control.now()
+        try:
+            # Not bounded here: the loop watches all flights together and discards the producer.
+            answers = await self._control.publisher.publish(events)
+        except (PublisherDiscarded, Unavailable) as error:
+            log.debug("publish ended without answers: %s", error)
+        except asyncio.CancelledError as error:
+            if aborted():
+                raise
+            self._fail(RuntimeError("publish was cancelled from inside"), error)
+        except Exception as error:  # noqa: BLE001 - the loop logs it; raised here once the claim is at its end
+            self._fail(error)
+        self.unanswered = sum(event.id not in answers for event in events)
+        self.waiting_since = None
+        if self.unanswered < len(events):
+            self._control.answered()
+        if self.unanswered:
+            await self._control.until_discarded()
+        return answers
+
+    def _fail(self, failure: Exception, cause: BaseException | None = None) -> None:
+        """Tells the loop at once, since it has to discard the producer before this claim can end."""
+        failure.__cause__ = cause if cause is not None else failure.__cause__
+        self._failure = failure
+        self._control.failed(failure)
+
+    async def _settle(self, verdicts: Verdicts, publish_seconds: float) -> None:
+        if not verdicts.outcomes:
+            await self.free(self._control.settings.store_bound)
+            return
+        self._over = True
+        try:
+            async with asyncio.timeout(self._control.settings.store_bound):
+                settled = await self.claim.settle(verdicts.outcomes)
+        except asyncio.CancelledError as error:
+            self._control.unmarked(verdicts.dispatched, "it was aborted")
+            if aborted():
+                raise
+            raise RuntimeError("settle was cancelled from inside") from error
+        except (ClaimLost, Unavailable, TimeoutError) as error:
+            self._control.unmarked(verdicts.dispatched, str(error) or "the database did not answer in time")
+            return
+        except Exception:
+            self._control.unmarked(verdicts.dispatched, "of an unexpected error")
+            raise
+        reach(points.SETTLED)
+        self._control.settled(
+            ClaimSettled(
+                relay=self._control.settings.name,
+                dispatched=settled.dispatched,
+                retried=settled.retried,
+                dead=settled.dead,
+                released=settled.released,
+                publish_seconds=publish_seconds,
+                seconds=self._control.now() - self._claimed_at,
+            )
+        )
+
+    async def free(self, bound: float) -> None:
+        """Ends the claim; every event is free again, unchanged."""
+        self._over = True
+        await release(self.claim, asyncio.timeout(bound))
+
+
+async def release(claim: Claim, bound: AbstractAsyncContextManager[object]) -> None:
+    """Releases a claim inside a bound. A database that hangs frees it when the connection ends."""
+    try:
+        async with bound:
+            await claim.release()
+    except TimeoutError:
+        log.warning("a claim could not be released in time; it ends with its connection")

@@ -1,0 +1,193 @@
+"""All claims that are open at once, and how they are given up together."""
+
+import asyncio
+import logging
+from contextlib import ExitStack
+from math import inf
+
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.ports import Stop
+from quiesce.outbox.events import ClaimSettled, ProducerDiscarded
+from quiesce.outbox.ports import Claim, Publisher
+from quiesce.relay.flight import Flight
+from quiesce.relay.held_keys import HeldKeys
+from quiesce.relay.patience import GivingUp, stalled_at
+from quiesce.relay.progress import Progress
+from quiesce.relay.settings import RelaySettings
+from quiesce.relay.waits import Waits
+
+log = logging.getLogger("quiesce.relay")
+
+_FREE_BOUND = 1.0
+"""Seconds in which a claim that went wrong has to be freed, when there is no hurry."""
+
+_UNWINDING = 0.02
+"""Seconds that a torn flight may take for everything but freeing its claim."""
+
+
+class Flights:
+    """The open claims of one run. Each is carried by a task of its own, begun in the order of the claims."""
+
+    def __init__(
+        self, settings: RelaySettings, publisher: Publisher, stop: Stop, waits: Waits, progress: Progress
+    ) -> None:
+        self.settings = settings
+        self.publisher = publisher
+        self.held = HeldKeys()
+        self.broken = False
+        """Answers are missing for good, or a claim failed: nothing more may be handed over before the producer
+        is discarded and everything is given back."""
+        self._stop = stop
+        self._waits = waits
+        self._progress = progress
+        self._tasks: dict[asyncio.Task[None], Flight] = {}
+        self._discarded = asyncio.Event()
+        self._failures: list[Exception] = []
+        self._settled = 0
+        self._until = inf
+        self._stop_counts = False
+        self._free = _FREE_BOUND
+
+    # What the loop asks and does.
+
+    @property
+    def count(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def events(self) -> int:
+        return sum(flight.size for flight in self._tasks.values())
+
+    def launch(self, claim: Claim, iteration: ExitStack, claimed_at: float) -> None:
+        """Takes over a claim and its iteration; both are ended by the flight."""
+        flight = Flight(claim, iteration, claimed_at, self)
+        task = asyncio.get_running_loop().create_task(flight.carry(), name=f"{self.settings.name}: claim")
+        self._tasks[task] = flight
+        self._progress.in_flight = self.events
+        self._progress.claimed(self.now())
+        task.add_done_callback(self._landed)
+
+    def stalled_at(self) -> float:
+        """When the broker's silence becomes an outage; infinity while no answer is missing."""
+        waiting = [flight.waiting_since for flight in self._tasks.values() if flight.waiting_since is not None]
+        at = stalled_at(min(waiting, default=None), self._progress.last_ack_at, self.settings.publish_bound)
+        return inf if at is None else at
+
+    def take_failure(self) -> Exception | None:
+        """An unexpected error of one of the flights, if there was one."""
+        return self._failures.pop(0) if self._failures else None
+
+    def take_settled(self) -> int:
+        """How many claims were settled since it was last asked."""
+        settled, self._settled = self._settled, 0
+        return settled
+
+    async def give_up(self, reason: str, within: float) -> int:
+        """Discards the producer, settles what was acked, frees the rest.
+
+        All of it within `within` seconds, or before the deadline of a stop that comes meanwhile. Returns how
+        many published events had no answer. Cancelled, it has torn nothing: it may be called again.
+        """
+        if not self._tasks and not self.broken:
+            return 0
+        flights = list(self._tasks.values())
+        self._until = self.now() + within
+        # Whoever gives up after a stop has reckoned with its deadline, or is past it.
+        self._stop_counts = not self._stop.requested
+        steps = GivingUp.within(within, self.settings.store_bound)
+        self._free = steps.free
+        messages = await self._discard(steps.discard)
+        self._discarded.set()
+        self._stop.tell(ProducerDiscarded(self.settings.name, reason, messages))
+        await self._land(steps.settle)
+        await self.tear()
+        self._discarded = asyncio.Event()
+        self.broken = False
+        self._until, self._free = inf, _FREE_BOUND
+        return sum(flight.unanswered for flight in flights)
+
+    def free_bound(self) -> float:
+        """Seconds in which a claim that is torn has to be freed."""
+        return min(self._free, max(0.0, self._left()))
+
+    def _left(self) -> float:
+        until = min(self._until, self._stop.deadline.at) if self._stop_counts else self._until
+        return until - self.now()
+
+    async def _discard(self, bound: float) -> int:
+        try:
+            # A little longer than its own deadline: an answer in time must not be torn.
+            async with self._waits.at_most(bound * 1.1, after_stop=lambda: 0.5 * max(0.0, self._left())):
+                return await self.publisher.discard(Deadline(self.now() + bound))
+        except TimeoutError:
+            log.error("%s: the producer could not be discarded in %.3g s", self.settings.name, bound)
+        except Exception:
+            log.exception("%s: discarding the producer failed", self.settings.name)
+        return sum(flight.unanswered for flight in self._tasks.values())
+
+    async def _land(self, bound: float) -> None:
+        """Waits until every flight is over, for `bound` seconds, or until there is only time to free."""
+        until = self.now() + bound
+        while self._tasks:
+            self._waits.look()
+            left = min(until - self.now(), self._left() - self._free)
+            if left <= 0:
+                return
+            await self._waits.idle(left)
+
+    async def tear(self) -> None:
+        """Cancels what still hangs. Each flight frees its claim, bounded."""
+        if not self._tasks:
+            return
+        # One turn of the loop: a flight that has not begun would never run its clean-up.
+        await asyncio.sleep(0)
+        hanging = set(self._tasks)
+        for task in hanging:
+            task.cancel("the relay gives up")
+        if hanging:
+            await asyncio.wait(hanging, timeout=self.free_bound() + _UNWINDING)
+        for task in hanging:
+            if not task.done():
+                log.error("%s: a claim did not end in time", self.settings.name)
+
+    # What the flights ask and tell: the port `Control`.
+
+    def now(self) -> float:
+        """Seconds of the loop's clock."""
+        return self._waits.now()
+
+    def may_hand_over(self) -> bool:
+        return not self._stop.requested and not self.broken
+
+    def answered(self) -> None:
+        waiting = any(flight.waiting_since is not None for flight in self._tasks.values())
+        self._progress.answered(self.now(), others_wait=waiting)
+
+    async def until_discarded(self) -> None:
+        """Waits until no message can reach the broker any more. The loop sees to it, and bounds it."""
+        self.broken = True
+        self._waits.wake()
+        await self._discarded.wait()
+
+    def settled(self, event: ClaimSettled) -> None:
+        self._settled += 1
+        self._stop.tell(event)
+
+    def unmarked(self, events: int, why: str) -> None:
+        """Events were acked and their marks were not recorded, or nobody knows: they come again."""
+        if not events:
+            return
+        self._progress.unmarked += events
+        log.warning("%s: %d acked events are published again: %s", self.settings.name, events, why)
+        if self._stop.requested and self.settings.on_drain == "finish":
+            self._stop.abandon("acked events without a mark", events)
+
+    def failed(self, error: Exception) -> None:
+        # Its claim may have been freed unpublished: what was claimed after it must not overtake it.
+        self.broken = True
+        self._failures.append(error)
+
+    def _landed(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        self._progress.in_flight = self.events
+        self._waits.wake()

@@ -1,0 +1,40 @@
+"""How much to claim, and when to look again. Pure."""
+
+from quiesce.relay.settings import IDLE_CEILING, RelaySettings
+
+
+def room(settings: RelaySettings, open_claims: int, in_flight: int) -> int:
+    """How many events the next claim may take; 0 while there is no room.
+
+    What is in flight is what a crash may double, so it bounds the claims and not only the messages. Open
+    claims hold a connection each.
+    """
+    if open_claims >= settings.max_claims:
+        return 0
+    return max(0, min(settings.batch, settings.max_in_flight - in_flight))
+
+
+class Pace:
+    """How long to wait after a claim.
+
+    A full claim has more behind it: look again at once. One that came back short has seen everything
+    there was: the poll interval gathers the next few events into one claim. Empty ones double the wait,
+    up to the ceiling.
+    """
+
+    def __init__(self, poll_interval: float, ceiling: float = IDLE_CEILING) -> None:
+        self._poll_interval = poll_interval
+        self._ceiling = ceiling
+        self._wait = poll_interval
+
+    def after(self, found: int, asked: int) -> float:
+        """Seconds until the next look."""
+        if found:
+            self.hurry()
+            return 0.0 if found >= asked else self._poll_interval
+        wait, self._wait = self._wait, min(self._wait * 2, self._ceiling)
+        return wait
+
+    def hurry(self) -> None:
+        """There is, or will soon be, something to do."""
+        self._wait = self._poll_interval

@@ -1,0 +1,36 @@
+"""How far a relay has come, for whoever asks: readiness shows progress, not existence."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Progress:
+    """Written by the relay, read by health checks and metrics. Instants are those of the loop's clock."""
+
+    last_ack_at: float | None = None
+    """When the broker last answered for any event."""
+    waiting_since: float | None = None
+    """Since when claimed events have waited for an answer without getting any; None while none wait."""
+    in_flight: int = 0
+    """Events claimed and not settled."""
+    outage: str | None = None
+    """`broker` or `database` while one is away."""
+    unmarked: int = 0
+    """Events that were acked and could not be marked, so they come again: duplicates, in total."""
+    faults: int = 0
+    """Unexpected errors, in total."""
+
+    def silent_for(self, now: float) -> float:
+        """Seconds since which events have waited without any answer; 0 while all is well."""
+        return 0.0 if self.waiting_since is None else max(0.0, now - self.waiting_since)
+
+    def claimed(self, now: float) -> None:
+        if self.waiting_since is None:
+            self.waiting_since = now
+
+    def answered(self, now: float, *, others_wait: bool) -> None:
+        self.last_ack_at = now
+        self.waiting_since = now if others_wait else None
+
+    def nothing_waits(self) -> None:
+        self.waiting_since = None

@@ -1,0 +1,216 @@
+"""One run of the relay: the loop that waits, from the first claim to the last mark."""
+
+import asyncio
+import logging
+from contextlib import ExitStack
+
+from quiesce.errors import QuiesceError, Unavailable
+from quiesce.lifecycle.backoff import Backoff
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.ports import Stop
+from quiesce.outbox.ports import OutboxStore, Publisher
+from quiesce.relay.flight import release
+from quiesce.relay.flights import Flights
+from quiesce.relay.intake import Pace, room
+from quiesce.relay.outages import Outage
+from quiesce.relay.patience import reserve
+from quiesce.relay.progress import Progress
+from quiesce.relay.settings import RelaySettings
+from quiesce.relay.waits import Waits, aborted
+
+log = logging.getLogger("quiesce.relay")
+
+CLAIM_GRACE = 1.0
+"""Seconds that a claim being made has to come back in once a stop is requested, but at most a quarter of the
+drain; then it is cancelled."""
+
+REACH_BOUND = 2.0
+"""Seconds a broker has to answer in for an outage to be over."""
+
+ABORT_BOUND = 0.8
+"""Seconds to give up in when the relay is cancelled."""
+
+MAX_FAULTS = 5
+"""Unexpected errors in a row, without a settled claim between them, that end the relay."""
+
+FAULT_BACKOFF = Backoff(first=0.5, ceiling=10.0)
+
+
+class Running:
+    """Claims while it may, watches what is in flight, and brings it home when told to stop."""
+
+    def __init__(
+        self, settings: RelaySettings, store: OutboxStore, publisher: Publisher, stop: Stop, progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._publisher = publisher
+        self._stop = stop
+        self._progress = progress
+        self._waits = Waits(stop)
+        self._flights = Flights(settings, publisher, stop, self._waits, progress)
+        self._broker = Outage(settings.name, "broker", stop, progress)
+        self._database = Outage(settings.name, "database", stop, progress)
+        self._pace = Pace(settings.poll_interval)
+        self._next_look = self._waits.now()
+        self._nudged = False
+        self._faults = 0
+
+    def nudge(self) -> None:
+        """There is something to claim. From any thread."""
+        self._nudged = True
+        self._waits.wake_from_any_thread()
+
+    async def run(self) -> None:
+        async with self._waits:
+            try:
+                while not self._stop.requested:
+                    try:
+                        await self._move()
+                    except asyncio.CancelledError as error:
+                        if aborted():
+                            raise
+                        await self._mend(error)
+                    except Exception as error:  # noqa: BLE001 - `_mend` logs it, and raises it after too many
+                        await self._mend(error)
+                await self._bring_home()
+            except asyncio.CancelledError:
+                await self._abort()
+                raise
+
+    async def _move(self) -> None:
+        """Claims and publishes until a stop. Raises what nobody expected."""
+        while not self._stop.requested:
+            self._waits.look()
+            self._take_stock()
+            now = self._waits.now()
+            stalled_at = self._flights.stalled_at()
+            if self._flights.broken:
+                await self._sit_out("answers are missing")
+            elif now >= stalled_at:
+                await self._sit_out(f"no answer for {self._settings.publish_bound:g} s")
+            elif not (limit := room(self._settings, self._flights.count, self._flights.events)):
+                # A flight that lands wakes it.
+                await self._waits.idle(stalled_at - now)
+            elif now < self._next_look:
+                await self._waits.idle(min(self._next_look, stalled_at) - now)
+            else:
+                await self._claim(limit)
+
+    def _take_stock(self) -> None:
+        failure = self._flights.take_failure()
+        if failure is not None:
+            raise failure
+        if self._flights.take_settled():
+            self._faults = 0
+            self._broker.works()
+        if self._nudged:
+            self._nudged = False
+            self._pace.hurry()
+            self._next_look = self._waits.now()
+
+    async def _claim(self, limit: int) -> None:
+        """One claim. Its iteration lasts until the claim is settled; a stop begins none."""
+        iteration = self._stop.begin("claim")
+        if iteration is None:
+            return
+        began = self._waits.now()
+        self._flights.held.claiming()
+        with ExitStack() as stack:
+            stack.enter_context(iteration)
+            try:
+                async with self._waits.at_most(self._settings.store_bound, after_stop=self._claim_grace):
+                    claim = await self._store.claim(limit)
+            except (Unavailable, TimeoutError) as error:
+                why = str(error) or f"no answer in {self._waits.now() - began:.3g} s"
+            else:
+                # From here to the launch nothing waits: a claim cannot get lost on the way.
+                self._database.answered(self._waits.now())
+                self._database.works()
+                found = len(claim.events)
+                self._next_look = self._waits.now() + self._pace.after(found, limit)
+                if found:
+                    self._flights.launch(claim, stack.pop_all(), began)
+                    return
+                if not self._flights.count:
+                    self._progress.nothing_waits()
+                # An empty claim holds a transaction all the same.
+                await release(claim, self._waits.at_most(self._settings.store_bound, after_stop=self._claim_grace))
+                return
+        if not self._stop.requested:
+            await self._stop.sleep(self._database.failed(self._waits.now(), why))
+
+    async def _sit_out(self, why: str) -> None:
+        """An outage of the broker: gives everything back and claims nothing until it answers."""
+        wait = self._broker.failed(self._waits.now(), why)
+        unanswered = await self._flights.give_up(why, self._stop.remaining())
+        if self._stop.requested:
+            self._abandon(unanswered)
+        while await self._stop.sleep(wait):
+            if await self._reachable():
+                self._broker.answered(self._waits.now())
+                return
+            wait = self._broker.failed(self._waits.now(), "it cannot be reached")
+
+    async def _reachable(self) -> bool:
+        try:
+            async with self._waits.at_most(REACH_BOUND * 1.1, after_stop=lambda: 0.0):
+                return await self._publisher.reachable(Deadline(self._waits.now() + REACH_BOUND))
+        except (TimeoutError, Unavailable):
+            return False
+
+    async def _mend(self, error: Exception | asyncio.CancelledError) -> None:
+        """An unexpected error: a bug of ours, of an adapter, of a driver. A relay that died of it would
+        leave the whole queue standing, so it begins anew, loudly; but not for ever."""
+        self._faults += 1
+        self._progress.faults += 1
+        hopeless = self._faults >= MAX_FAULTS or (isinstance(error, QuiesceError) and not error.retryable)
+        log.error(
+            "%s: unexpected error (%d in a row), %s",
+            self._settings.name,
+            self._faults,
+            "given up" if hopeless else "everything in flight is given back and begun anew",
+            exc_info=error,
+        )
+        unanswered = await self._flights.give_up("unexpected error", self._stop.remaining())
+        self._log_failures()
+        if self._stop.requested:
+            self._abandon(unanswered)
+        if isinstance(error, asyncio.CancelledError):
+            # Raised as it is, it would look like an abort that nobody asked for.
+            error = RuntimeError("something the relay waited for was cancelled; the relay itself was not")
+        if hopeless:
+            raise error
+        await self._stop.sleep(FAULT_BACKOFF.wait(self._faults))
+
+    async def _bring_home(self) -> None:
+        """After a stop: what is published is carried to its marks, or given up in time to say so."""
+        give_up_at = self._stop.deadline.at - reserve(self._stop.remaining())
+        while self._flights.count or self._flights.broken:
+            self._waits.look()
+            now = self._waits.now()
+            at = min(give_up_at, self._flights.stalled_at())
+            if self._flights.broken or now >= at:
+                self._abandon(await self._flights.give_up("stopping", self._stop.remaining()))
+                break
+            await self._waits.idle(at - now)
+        self._log_failures()
+
+    async def _abort(self) -> None:
+        try:
+            self._abandon(await self._flights.give_up("aborted", ABORT_BOUND))
+        finally:
+            # Also when cancelled once more: no task is left behind, and no claim if it can be helped.
+            await self._flights.tear()
+
+    def _claim_grace(self) -> float:
+        return min(CLAIM_GRACE, 0.25 * self._stop.remaining())
+
+    def _log_failures(self) -> None:
+        while (failure := self._flights.take_failure()) is not None:
+            log.error("%s: unexpected error", self._settings.name, exc_info=failure)
+
+    def _abandon(self, unanswered: int) -> None:
+        # A worker that asked to be cancelled on drain has nothing to apologise for.
+        if unanswered and self._settings.on_drain == "finish":
+            self._stop.abandon("events published without an answer", unanswered)

@@ -1,0 +1,1 @@
+"""The asyncio shell that waits: it does what `quiesce.lifecycle.machine` decides."""

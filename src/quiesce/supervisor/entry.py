@@ -1,0 +1,122 @@
+"""From a definition to a process, or to a guest of somebody else's loop."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from quiesce.errors import QuiesceError, StartError
+from quiesce.lifecycle.report import ShutdownReport
+from quiesce.supervisor.definition import ServiceDefinition
+from quiesce.supervisor.runner import Runner
+from quiesce.supervisor.signals import SignalLadder
+
+log = logging.getLogger("quiesce.supervisor")
+
+TEARDOWN = 1.0
+"""Seconds for what is left on the loop after the report. The hard deadline stands behind it."""
+
+
+def run(definition: ServiceDefinition, ladder: SignalLadder | None = None) -> int:
+    """Runs the service as this process and returns its exit code.
+
+    Args:
+        ladder: signals taken before the service's module was imported; by default they are taken here.
+    """
+    if ladder is None:
+        ladder = SignalLadder()
+        ladder.install()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    report = loop.run_until_complete(_run(definition, ladder))
+    loop.run_until_complete(_tear_down(loop))
+    # The executor is not waited for: a thread that hangs there would hold us, and the hard deadline, still
+    # armed, bounds the interpreter's own wait for it.
+    loop.close()
+    if sys.stderr.isatty():
+        print(report.table(), file=sys.stderr)  # noqa: T201 - for the person in front of the terminal
+    return report.exit_code
+
+
+async def _run(definition: ServiceDefinition, ladder: SignalLadder) -> ShutdownReport:
+    runner = Runner(definition, hard_deadline=True)
+    ladder.attach(asyncio.get_running_loop(), runner.signal)
+    runner.begin()
+    try:
+        return await runner.stopped
+    finally:
+        ladder.detach()
+
+
+async def _tear_down(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancels what the user's code left running, waits for it a bounded time, and names what stays."""
+    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in left:
+        task.cancel("the service has stopped")
+    if left:
+        _, stuck = await asyncio.wait(left, timeout=TEARDOWN)
+        for task in stuck:
+            log.warning("task %s did not end when it was cancelled", task.get_name())
+    try:
+        async with asyncio.timeout(TEARDOWN):
+            await loop.shutdown_asyncgens()
+    except TimeoutError:
+        log.warning("an async generator did not close in time")
+
+
+class Running:
+    """A service that runs inside somebody else's loop."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    @property
+    def port(self) -> int | None:
+        """The port of the HTTP server, if there is one."""
+        return None if self._runner.http is None else self._runner.http.port
+
+    @property
+    def ready(self) -> bool:
+        return self._runner.readiness.ready
+
+    @property
+    def phase(self) -> str:
+        return self._runner.readiness.phase.value
+
+    async def stop(self, reason: str = "stopped by the caller", within: float | None = None) -> ShutdownReport:
+        """Requests a stop and waits for the report. `within`: seconds left, where the caller knows."""
+        self._runner.stop(reason, within=within)
+        return await asyncio.shield(self._runner.stopped)
+
+    async def stopped(self) -> ShutdownReport:
+        """Waits until the service has stopped, for whatever reason."""
+        return await asyncio.shield(self._runner.stopped)
+
+
+@contextlib.asynccontextmanager
+async def running(definition: ServiceDefinition) -> AsyncIterator[Running]:
+    """Runs the service as a guest: in a test, a notebook, another program. It takes no signals.
+
+    Entering waits until the service runs; leaving stops it and waits for the end. What a guest cannot
+    promise: the hard deadline, since the process is not ours to end, and the exit code.
+
+    Raises:
+        QuiesceError: the service could not start; the error of its start-up function is the cause.
+    """
+    runner = Runner(definition, hard_deadline=False)
+    runner.begin()
+    try:
+        outcomes: set[asyncio.Future[Any]] = {runner.running, runner.stopped}
+        # Bounded by the start limit of each resource and, once a stop is requested, by the budget.
+        await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
+        if runner.start_error is not None:
+            await asyncio.shield(runner.stopped)
+            if isinstance(runner.start_error, QuiesceError):
+                raise runner.start_error
+            raise StartError(f"{definition.name} could not start: {runner.start_error}") from runner.start_error
+        yield Running(runner)
+    finally:
+        runner.stop("left by its host")
+        await asyncio.shield(runner.stopped)

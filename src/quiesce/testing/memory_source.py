@@ -1,0 +1,192 @@
+"""A topic, a group and its members in memory. It passes the contract suite of `Source`."""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Self
+
+from quiesce.errors import CommitRefused, IntakeClosed, Unavailable
+from quiesce.inbox.assignment import Assignment
+from quiesce.inbox.record import Batch, Record, TopicPartition
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.phases import Part
+from quiesce.lifecycle.ports import Closed
+
+
+class MemoryGroup:
+    """A topic and one consumer group on it. Members that come and go share the partitions at once, except
+    that a member is waited for, up to its `revoke_bound`, while it has something of a partition in hand.
+
+    While it is `silent` nothing is fetched and no commit is answered.
+    """
+
+    def __init__(self, topic: str = "events", partitions: int = 2) -> None:
+        self.topic = topic
+        self.silent = False
+        self.committed: dict[TopicPartition, int] = {}
+        self._logs: dict[TopicPartition, list[Record]] = {
+            TopicPartition(topic, number): [] for number in range(partitions)
+        }
+        self._owners: dict[TopicPartition, MemorySource] = {}
+        self._members: list[MemorySource] = []
+
+    def append(self, partition: int, *values: bytes | None, key: bytes | None = None) -> None:
+        log = self._logs[TopicPartition(self.topic, partition)]
+        for value in values:
+            log.append(Record(self.topic, partition, len(log), key, value))
+        self._news()
+
+    def silence(self) -> None:
+        self.silent = True
+
+    def speak(self) -> None:
+        self.silent = False
+        self._news()
+
+    def lose(self, member: "MemorySource") -> None:
+        """The group has gone on without this member, which hears of it now. It joins again at once."""
+        lost = [partition for partition, owner in self._owners.items() if owner is member]
+        for partition in lost:
+            del self._owners[partition]
+        member.gone(lost)
+        self._members.remove(member)
+        self._members.insert(0, member)
+        self.share()
+
+    def join(self, member: "MemorySource") -> None:
+        self._members.append(member)
+        self.share()
+
+    def leave(self, member: "MemorySource") -> None:
+        self._members.remove(member)
+        for partition in [one for one, owner in self._owners.items() if owner is member]:
+            del self._owners[partition]
+        self.share()
+
+    def share(self) -> None:
+        """Gives each partition to the member it should have, as far as its present owner lets it go."""
+        if not self._members:
+            return
+        moved: dict[MemorySource, list[TopicPartition]] = {}
+        for number, partition in enumerate(self._logs):
+            owner = self._members[number % len(self._members)]
+            present = self._owners.get(partition)
+            if present is not owner and (present is None or present.lets_go(partition)):
+                self._owners[partition] = owner
+                moved.setdefault(owner, []).append(partition)
+        for owner, partitions in moved.items():
+            owner.gained(partitions)
+
+    def beyond(self, partition: TopicPartition, offset: int, limit: int) -> Sequence[Record]:
+        return self._logs[partition][offset : offset + limit]
+
+    def _news(self) -> None:
+        for member in self._members:
+            member.news()
+
+
+class MemorySource:
+    """A `Source` on a `MemoryGroup`. Its waits are the loop's, so it works on a virtual clock too."""
+
+    def __init__(self, group: MemoryGroup, *, name: str = "memory-consumer", revoke_bound: float = 5.0) -> None:
+        self.name = name
+        self.part = Part.PRODUCERS
+        self._group = group
+        self._revoke_bound = revoke_bound
+        self._assignment = Assignment()
+        self._positions: dict[TopicPartition, int] = {}
+        self._asked_back: dict[TopicPartition, float] = {}
+        self._faults: deque[Exception] = deque()
+        self._news = asyncio.Event()
+        self._open = False
+
+    async def open(self) -> Self:
+        self._open = True
+        self._group.join(self)
+        return self
+
+    def fail_next_fetch(self, error: Exception) -> None:
+        self._faults.append(error)
+        self._news.set()
+
+    async def fetch(self, limit: int) -> Batch:
+        """Raises IntakeClosed when it is not open, and what `fail_next_fetch` was given."""
+        try:
+            async with asyncio.timeout(1.0):
+                while True:
+                    self._news.clear()
+                    if batch := self._take(limit):
+                        return batch
+                    await self._news.wait()
+        except TimeoutError:
+            return self._take(0)
+
+    def _take(self, limit: int) -> Batch:
+        if not self._open:
+            raise IntakeClosed(f"{self.name} is not open: nothing can be fetched")
+        if self._faults:
+            raise self._faults.popleft()
+        records: list[Record] = []
+        for partition, position in self._positions.items():
+            if not self._group.silent and partition not in self._asked_back:
+                found = self._group.beyond(partition, position, limit - len(records))
+                records += found
+                self._positions[partition] += len(found)
+        return Batch(records, self._assignment.hand_out(records))
+
+    async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
+        if self._group.silent and self._open:
+            left = deadline.remaining(asyncio.get_running_loop().time())
+            await asyncio.sleep(min(left, 3600.0))
+            raise Unavailable(f"{self.name}: no answer to a commit by the deadline")
+        await asyncio.sleep(0)
+        ours = self._assignment.ours(offsets, assignment) if self._open else {}
+        self._group.committed.update(ours)
+        self._assignment.committed(ours, assignment)
+        if refused := offsets.keys() - ours.keys():
+            names = ", ".join(f"{topic}[{number}]" for topic, number in sorted(refused))
+            raise CommitRefused(f"offsets of {names} were not committed: not ours any more")
+
+    def done(self, assignment: int) -> None:
+        self._positions.update(self._assignment.done(assignment))
+        self._group.share()
+        self._news.set()
+
+    async def close(self, deadline: Deadline) -> Closed:
+        if self._open:
+            self._open = False
+            self._news.set()
+            self.gone(list(self._positions))
+            self._group.leave(self)
+        return Closed()
+
+    # What the group tells.
+
+    def news(self) -> None:
+        self._news.set()
+
+    def gained(self, partitions: Sequence[TopicPartition]) -> None:
+        self._assignment.gained(partitions)
+        for partition in partitions:
+            self._positions[partition] = self._group.committed.get(partition, 0)
+        self._news.set()
+
+    def gone(self, partitions: Sequence[TopicPartition]) -> None:
+        self._assignment.gone(partitions)
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._asked_back.pop(partition, None)
+
+    def lets_go(self, partition: TopicPartition) -> bool:
+        """Whether the group may have the partition now; if not, it asks again when that has changed."""
+        loop = asyncio.get_running_loop()
+        if self._assignment.in_hand([partition]):
+            if partition not in self._asked_back:
+                self._asked_back[partition] = loop.time() + self._revoke_bound
+                if self._revoke_bound < inf:
+                    loop.call_later(self._revoke_bound, self._group.share)
+            if loop.time() < self._asked_back[partition]:
+                return False
+        self.gone([partition])
+        return True

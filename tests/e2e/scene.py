@@ -1,0 +1,144 @@
+"""One database, one pair of topics, and order services on them: what the end-to-end tests share."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from confluent_kafka import Consumer, KafkaError
+
+from quiesce.drill.audit import Arrival, Findings, OutboxRow, audit
+from quiesce.testing.service_process import ServiceProcess
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Scene:
+    """Where the services of one test live."""
+
+    dsn: str
+    bootstrap: str
+    order_topic: str
+    product_topic: str
+    group: str
+    processes: list[ServiceProcess] = field(default_factory=list)
+
+    def start(self, **environment: str) -> ServiceProcess:
+        """Starts one more replica on a port of its own."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        settings = {
+            "PYTHONPATH": str(HERE),
+            "DATABASE_URL": self.dsn,
+            "KAFKA_BOOTSTRAP": self.bootstrap,
+            "HOST": "127.0.0.1",
+            "PORT": str(port),
+            "ORDER_TOPIC": self.order_topic,
+            "PRODUCT_TOPIC": self.product_topic,
+            "CONSUMER_GROUP": self.group,
+            "SESSION_TIMEOUT_MS": "6000",
+            "HEARTBEAT_INTERVAL_MS": "500",
+        }
+        process = ServiceProcess(
+            "armed_orders:orders", environment={**settings, **environment}, name=f"replica {len(self.processes) + 1}"
+        ).start()
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.discard()
+
+    def enqueue(self, count: int, keys: int, first: int = 0) -> None:
+        """Commits events by plain SQL, as a writer in any language would: several keys, each in its order."""
+        self.execute(
+            "INSERT INTO outbox_event (id, topic, aggregate_id, type, payload) "
+            "SELECT gen_random_uuid(), $1, 'key-' || n % $2, 'Counted', convert_to(n::text, 'UTF8') "
+            "FROM generate_series($3::int, $4::int) AS n ORDER BY n",
+            self.order_topic,
+            keys,
+            first,
+            first + count - 1,
+        )
+
+    def execute(self, sql: str, *values: Any) -> list[Any]:
+        async def run() -> list[Any]:
+            connection = await asyncpg.connect(self.dsn, timeout=10)
+            try:
+                return list(await connection.fetch(sql, *values))
+            finally:
+                await connection.close(timeout=5)
+
+        return asyncio.run(run())
+
+    def rows(self) -> list[OutboxRow]:
+        found = self.execute(
+            "SELECT id, position, aggregate_id, type, dispatched_at IS NOT NULL AS dispatched FROM outbox_event"
+        )
+        return [OutboxRow(str(r["id"]), r["position"], r["aggregate_id"], r["type"], r["dispatched"]) for r in found]
+
+    def waiting(self) -> int:
+        """How many events are not marked as dispatched."""
+        return int(self.execute("SELECT count(*) FROM outbox_event WHERE dispatched_at IS NULL")[0][0])
+
+    def wait_until_dispatched(self, within: float = 20.0) -> None:
+        until = time.monotonic() + within
+        while (waiting := self.waiting()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert waiting == 0, f"{waiting} events still wait after {within:g} s"
+
+    def audit(self, accepted: Sequence[str] = ()) -> Findings:
+        """What the tables and the topic say. Events are compared by id; orders only where some were accepted."""
+        rows = self.rows()
+        orders = [str(row["id"]) for row in self.execute("SELECT id FROM orders")] if accepted else []
+        return audit(accepted, orders, rows, read_topic(self.bootstrap, self.order_topic))
+
+
+def read_topic(bootstrap: str, topic: str, within: float = 20.0) -> list[Arrival]:
+    """Everything on a topic, in the order of each partition, up to its present end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"audit-{topic}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    arrivals: list[Arrival] = []
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+        ended: set[int] = set()
+        until = time.monotonic() + within
+        while len(ended) < len(partitions):
+            assert time.monotonic() < until, f"{topic} was not read to its end in {within:g} s"
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(message.partition() or 0)
+                continue
+            headers = dict(message.headers() or [])
+            arrivals.append(
+                Arrival(
+                    (headers.get("id") or b"").decode(),
+                    (message.key() or b"").decode(),
+                    message.partition() or 0,
+                    message.offset() or 0,
+                )
+            )
+    finally:
+        consumer.close()
+    return arrivals

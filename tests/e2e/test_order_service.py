@@ -1,0 +1,240 @@
+"""The order service as real processes: stopped, rolled and killed in the middle of a batch."""
+
+import json
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from scene import Scene
+
+from quiesce.testing.kafka import LocalKafka
+from quiesce_pytest import MakeTopic
+
+EVENTS, KEYS = 3000, 300
+IN_FLIGHT = 1000
+
+
+@pytest.fixture
+def scene(database: str, kafka: str, topic: MakeTopic, group: str) -> Iterator[Scene]:
+    scene = Scene(database, kafka, topic("order-events"), topic("product-events"), group)
+    yield scene
+    scene.close()
+
+
+def post(port: int, body: dict[str, Any], key: str | None = None) -> tuple[int, dict[str, Any]]:
+    headers = {"content-type": "application/json"} | ({"idempotency-key": key} if key else {})
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.status, json.loads(answer.read())
+
+
+def port_of(process: Any) -> int:
+    return int(process._environment["PORT"])
+
+
+@pytest.mark.parametrize("point", ["relay.claimed", "relay.published", "relay.settled"])
+def test_sigterm_during_a_batch_loses_nothing_doubles_nothing_and_ends_with_0(scene: Scene, point: str) -> None:
+    scene.enqueue(EVENTS, KEYS)
+    process = scene.start(QUIESCE_CRASH=f"{point}:3:SIGTERM")
+    assert process.wait(30) == 0
+    assert f"crash point {point} reached" in process.text()
+    stopped = scene.audit()
+    assert 0 < stopped.delivered < EVENTS, "it was in the middle of it"
+    assert stopped.duplicates == 0
+    # What is on the topic is marked, and nothing else is: the marks came before the exit.
+    assert stopped.undispatched == len(stopped.lost_events) == EVENTS - stopped.delivered
+    scene.start()
+    scene.wait_until_dispatched()
+    done = scene.audit()
+    assert (done.delivered, done.lost, done.duplicates, done.out_of_order) == (EVENTS, 0, 0, ())
+
+
+@pytest.mark.parametrize("point", ["relay.claimed", "relay.published", "relay.settled"])
+def test_sigkill_during_a_batch_loses_nothing_and_doubles_at_most_what_was_in_flight(scene: Scene, point: str) -> None:
+    scene.enqueue(EVENTS, KEYS)
+    process = scene.start(QUIESCE_CRASH=f"{point}:2:SIGKILL")
+    assert process.wait(30) == 128 + signal.SIGKILL
+    # A killed relay's rows are free at once: no lease has to run out.
+    began = time.monotonic()
+    scene.start()
+    scene.wait_until_dispatched()
+    assert time.monotonic() - began < 15
+    done = scene.audit()
+    assert (done.delivered, done.lost, done.out_of_order) == (EVENTS, 0, ())
+    assert done.duplicates <= IN_FLIGHT
+    if point == "relay.published":
+        assert done.duplicates > 0, "acked and not marked: those come twice, or the kill hit elsewhere"
+
+
+def test_two_relays_during_a_rolling_update_take_no_row_twice_and_keep_the_order_per_key(scene: Scene) -> None:
+    first, second = scene.start(), scene.start()
+    for process in (first, second):
+        process.wait_for("readiness: ready", 20)
+    total = 0
+    for old in (first, second):
+        with ThreadPoolExecutor() as pool:
+            writing = pool.submit(lambda begin: [scene.enqueue(100, 20, begin + n * 100) for n in range(15)], total)
+            new = scene.start()
+            new.wait_for("readiness: ready", 20)
+            old.signal()
+            assert old.wait(15) == 0
+            writing.result()
+        total += 1500
+    scene.wait_until_dispatched()
+    done = scene.audit()
+    assert (done.delivered, done.lost, done.duplicates, done.out_of_order) == (total, 0, 0, ())
+
+
+def test_orders_are_placed_once_per_key_expired_and_told_in_order(scene: Scene) -> None:
+    process = scene.start(EXPIRE_AFTER="0.5", EXPIRE_EVERY="0.2")
+    process.wait_for("readiness: ready", 20)
+    port = port_of(process)
+    accepted = [str(post(port, {"customer": f"c{n}", "total": n})[1]["id"]) for n in range(40)]
+    once = post(port, {"customer": "c", "total": "9.50"}, key="k-1")
+    again = post(port, {"customer": "c", "total": 9.5}, key="k-1")
+    assert once[0] == again[0] == 201
+    assert once[1] == again[1]
+    with pytest.raises(urllib.error.HTTPError, match="422"):
+        post(port, {"customer": "c", "total": 1}, key="k-1")
+    with pytest.raises(urllib.error.HTTPError, match="422"):
+        post(port, {"customer": "", "total": -1})
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/orders/{once[1]['id']}", timeout=5) as answer:
+        assert json.loads(answer.read())["total"] == "9.50"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/orders/999999", timeout=5)
+    accepted.append(str(once[1]["id"]))
+    _until(lambda: len(scene.rows()) == 2 * len(accepted))
+    scene.wait_until_dispatched()
+    process.signal()
+    assert process.wait(15) == 0
+    done = scene.audit(accepted)
+    assert (done.delivered, done.lost, done.duplicates, done.out_of_order) == (82, 0, 0, ())
+
+
+def test_a_shutdown_closes_producers_then_pools_after_the_last_worker_and_is_measured(scene: Scene) -> None:
+    process = scene.start()
+    process.wait_for("readiness: ready", 20)
+    scene.enqueue(200, 10)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port_of(process)}/metrics", timeout=5) as answer:
+        metrics = answer.read().decode()
+    assert "# TYPE app_shutdown_duration_seconds histogram" in metrics
+    assert "app_ready 1.0" in metrics
+    process.signal()
+    assert process.wait(15) == 0
+    report = process.report()
+    assert report is not None
+    assert [resource["part"] for resource in report["resources"]] == ["producers", "producers", "pools", "pools"]
+    assert report["resources"][-1]["resource"] == "postgres", "opened first, closed last"
+    last_worker = max(worker["ended_at_seconds"] for worker in report["workers"])
+    assert {worker["outcome"] for worker in report["workers"]} == {"finished"}
+    assert len(report["workers"]) == 3
+    ends = 0.0
+    for resource in report["resources"]:
+        assert resource["outcome"] == "clean"
+        assert resource["began_at_seconds"] >= max(last_worker, ends)
+        ends = resource["ended_at_seconds"]
+    assert 0 < report["duration_seconds"] < report["available_seconds"]
+    assert set(report["parts"]) == {"http", "workers", "producers", "pools", "report"}
+
+
+def test_products_are_taken_over_idempotently_and_what_cannot_be_read_blocks_nobody(scene: Scene) -> None:
+    from confluent_kafka import Producer
+
+    process = scene.start()
+    process.wait_for("readiness: ready", 20)
+    producer = Producer({"bootstrap.servers": scene.bootstrap})
+    bodies = [b"not json", b'{"id": "p1"}', *(_product(version) for version in (1, 3, 2, 3))]
+    for body in bodies:
+        producer.produce(scene.product_topic, body, key=b"p1")
+    assert producer.flush(10) == 0
+    _until(lambda: [tuple(row) for row in scene.execute("SELECT id, version FROM product")] == [("p1", 3)])
+    _until(lambda: process.text().count("passed over") == 2)
+    process.signal()
+    assert process.wait(15) == 0
+
+
+@pytest.mark.xdist_group("own-kafka-1")
+def test_sigterm_with_the_broker_stopped_ends_inside_the_budget_and_loses_nothing(
+    database: str, group: str, own_kafka: Callable[..., LocalKafka]
+) -> None:
+    broker = own_kafka()
+    scene = Scene(database, broker.bootstrap, "orders-away", "products-away", group)
+    try:
+        broker.create_topic(scene.order_topic)
+        broker.create_topic(scene.product_topic)
+        process = scene.start()
+        process.wait_for("readiness: ready", 20)
+        scene.enqueue(300, 30)
+        scene.wait_until_dispatched()
+        broker.kill()
+        scene.enqueue(EVENTS, KEYS, 300)
+        # The relay has claims in hand that no broker answers for.
+        locked = (
+            "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database()"
+        )
+        _until(lambda: scene.execute(locked)[0][0] > 0)
+        began = time.monotonic()
+        process.signal()
+        status = process.wait(13)
+        assert time.monotonic() - began < 12, "the whole budget of this service"
+        assert status == 75, "published events without an answer were left"
+        report = process.report()
+        assert report is not None
+        assert any(left["worker"] == "relay" for left in report["abandoned"])
+        assert [resource["part"] for resource in report["resources"]][-1] == "pools"
+        broker.start()
+        scene.start()
+        scene.wait_until_dispatched(30)
+        done = scene.audit()
+        assert (done.delivered, done.lost, done.out_of_order) == (EVENTS + 300, 0, ())
+        assert done.duplicates <= IN_FLIGHT
+    finally:
+        scene.close()
+
+
+def test_no_database_at_start_is_retried_with_its_reason_and_then_ends_with_1(scene: Scene) -> None:
+    process = scene.start(DATABASE_URL="postgresql://orders:hidden@127.0.0.1:1/orders", START_LIMIT="2")
+    port = port_of(process)
+    process.wait_for(r"postgres is not available \(try 2\)", 20)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready", timeout=5)
+    assert refused.value.code == 503
+    assert "postgres is not available" in json.loads(refused.value.read())["reason"]
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        post(port, {"customer": "c", "total": 1})
+    assert process.wait(15) == 1
+    text = process.text()
+    assert "was not available for 2 s" in text
+    assert "hidden" not in text
+
+
+def test_no_broker_at_start_ends_with_1_and_the_pool_is_closed(scene: Scene) -> None:
+    process = scene.start(KAFKA_BOOTSTRAP="127.0.0.1:1", START_LIMIT="6")
+    assert process.wait(40) == 1
+    text = process.text()
+    assert "kafka-producer is not available" in text
+    assert "closed postgres: clean" in text
+
+
+def test_a_missing_table_names_the_command_that_creates_it(scene: Scene) -> None:
+    scene.execute("DROP TABLE outbox_event")
+    process = scene.start()
+    assert process.wait(20) == 1
+    assert "quiesce outbox schema apply" in process.text()
+    assert "Traceback" not in process.text()
+
+
+def _product(version: int) -> bytes:
+    return json.dumps({"id": "p1", "name": "Pen", "price": "1.20", "version": version}).encode()
+
+
+def _until(true: Callable[[], bool], within: float = 10.0) -> None:
+    until = time.monotonic() + within
+    while not true():
+        assert time.monotonic() < until, f"not after {within:g} s"
+        time.sleep(0.05)

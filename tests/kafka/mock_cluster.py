@@ -1,0 +1,83 @@
+"""librdkafka's own mock brokers, for answers that a healthy broker does not give on request.
+
+Everything that a real broker can show is tested on a real one. This speaks to the library that
+confluent-kafka brings, by ctypes, since confluent-kafka does not pass this part of it on.
+"""
+
+import ctypes
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import confluent_kafka
+
+PRODUCE = 0
+INIT_PRODUCER_ID = 22
+_PRODUCER = 0
+
+
+def _library() -> ctypes.CDLL:
+    libs = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    library = ctypes.CDLL(str(next(libs.glob("librdkafka*.so*"))))
+    library.rd_kafka_new.restype = ctypes.c_void_p
+    library.rd_kafka_new.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
+    library.rd_kafka_conf_new.restype = ctypes.c_void_p
+    library.rd_kafka_conf_set.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    library.rd_kafka_destroy.argtypes = [ctypes.c_void_p]
+    library.rd_kafka_mock_cluster_new.restype = ctypes.c_void_p
+    library.rd_kafka_mock_cluster_new.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.rd_kafka_mock_cluster_destroy.argtypes = [ctypes.c_void_p]
+    library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+    library.rd_kafka_mock_cluster_bootstraps.argtypes = [ctypes.c_void_p]
+    library.rd_kafka_mock_topic_create.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
+    library.rd_kafka_mock_push_request_errors_array.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_int16,
+        ctypes.c_size_t,
+        ctypes.POINTER(ctypes.c_int),
+    ]
+    return library
+
+
+class MockCluster:
+    """Brokers inside this process. `answer` writes down the errors of the next requests of a kind."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._library = _library()
+        config = self._library.rd_kafka_conf_new()
+        self._library.rd_kafka_conf_set(config, b"log_level", b"0", None, 0)
+        self._client = self._library.rd_kafka_new(_PRODUCER, config, None, 0)
+        self._cluster = self._library.rd_kafka_mock_cluster_new(self._client, brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        found: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
+        return found.decode()
+
+    def create_topic(self, name: str, partitions: int = 1) -> str:
+        self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
+        return name
+
+    def answer(self, request: int, *errors: int) -> None:
+        codes = (ctypes.c_int * len(errors))(*errors)
+        self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(errors), codes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._library.rd_kafka_mock_cluster_destroy(self._cluster)
+        self._library.rd_kafka_destroy(self._client)

@@ -1,0 +1,76 @@
+"""A TCP proxy before a real server that cuts the line at a chosen word of the client's."""
+
+import asyncio
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+Cut = Literal["before", "after"]
+
+
+class WireProxy:
+    """An async context manager. `cut_at` arms it once: cut "before" the word reaches the server, or "after" the
+    server has answered it and before the client hears of it."""
+
+    def __init__(self, dsn: str) -> None:
+        self._parts = urlsplit(dsn)
+        self._word = b""
+        self._when: Cut = "before"
+        self._ways: set[asyncio.Task[None]] = set()
+        self._links = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        async with asyncio.timeout(3.0):
+            while self._links:
+                for way in self._ways:
+                    way.cancel()
+                await asyncio.sleep(0.001)
+
+    @property
+    def dsn(self) -> str:
+        port = self._server.sockets[0].getsockname()[1]
+        return f"postgresql://{self._parts.username}@127.0.0.1:{port}{self._parts.path}?sslmode=disable"
+
+    def cut_at(self, word: bytes, when: Cut) -> None:
+        self._word, self._when = word, when
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._links += 1
+        server_reader, server_writer = await asyncio.open_connection(self._parts.hostname, self._parts.port)
+        cutting = asyncio.Event()
+        ways = {
+            asyncio.create_task(self._to_server(reader, server_writer, cutting)),
+            asyncio.create_task(self._to_client(server_reader, writer, cutting)),
+        }
+        self._ways |= ways
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        self._ways -= ways
+        for end in (writer, server_writer):
+            end.transport.abort()
+        self._links -= 1
+
+    async def _to_server(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
+    ) -> None:
+        while data := await reader.read(65536):
+            if self._word and self._word in data:
+                self._word = b""
+                if self._when == "before":
+                    return
+                cutting.set()
+            writer.write(data)
+
+    async def _to_client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
+    ) -> None:
+        while data := await reader.read(65536):
+            if cutting.is_set():
+                return
+            writer.write(data)

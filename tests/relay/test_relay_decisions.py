@@ -1,0 +1,149 @@
+"""The relay's decisions, without any waiting."""
+
+from math import inf
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripted_outbox import MemoryBroker, MemoryStore, event
+
+from quiesce.errors import SettingsError
+from quiesce.lifecycle.backoff import Backoff
+from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
+from quiesce.outbox.retry import RetryPolicy
+from quiesce.relay import Relay
+from quiesce.relay.held_keys import HeldKeys
+from quiesce.relay.intake import Pace, room
+from quiesce.relay.patience import GivingUp, reserve, stalled_at
+from quiesce.relay.settings import RelaySettings
+from quiesce.relay.verdicts import judge
+
+POLICY = RetryPolicy(attempts=3, backoff=Backoff(first=1.0, draw=lambda: 1.0))
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 4), st.integers(0, 5), st.integers(0, 60))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_room_never_lets_more_in_flight_than_allowed(
+    batch: int, max_in_flight: int, max_claims: int, open_claims: int, in_flight: int
+) -> None:
+    terms = RelaySettings(batch=batch, max_in_flight=max_in_flight, max_claims=max_claims)
+    limit = room(terms, open_claims, in_flight)
+    assert 0 <= limit <= batch
+    assert limit == 0 or (in_flight + limit <= max_in_flight and open_claims < max_claims)
+    # It is not shy either: an idle relay takes what it can.
+    assert room(terms, 0, 0) == min(batch, max_in_flight)
+
+
+def test_pace_looks_again_at_once_while_there_is_more() -> None:
+    pace = Pace(0.02)
+    assert pace.after(found=500, asked=500) == 0.0
+    assert pace.after(found=3, asked=500) == 0.02
+    assert [pace.after(0, 500) for _ in range(5)] == [0.02, 0.04, 0.08, 0.1, 0.1]
+    pace.hurry()
+    assert pace.after(0, 500) == 0.02
+
+
+@given(st.floats(0.0001, 0.1), st.integers(1, 50))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_idle_never_waits_longer_than_a_tenth_of_a_second(poll_interval: float, looks: int) -> None:
+    pace = Pace(poll_interval)
+    assert all(pace.after(0, 10) <= 0.1 for _ in range(looks))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "kept"), [(20.0, 2.0), (10.0, 1.5), (1.0, 0.2), (0.2, 0.1), (0.0, 0.0), (inf, 2.0)]
+)
+def test_reserve(allowed: float, kept: float) -> None:
+    assert reserve(allowed) == pytest.approx(kept)
+
+
+@given(st.floats(0, 1000), st.floats(0.1, 100))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_steps_of_giving_up_fit_into_the_time_there_is(seconds: float, store_bound: float) -> None:
+    steps = GivingUp.within(seconds, store_bound)
+    assert steps.discard + steps.settle + steps.free <= 0.951 * seconds
+    assert steps.settle <= store_bound
+
+
+def test_silence_is_counted_from_the_last_answer() -> None:
+    assert stalled_at(None, 5.0, 10.0) is None
+    assert stalled_at(7.0, None, 10.0) == 17.0
+    assert stalled_at(7.0, 5.0, 10.0) == 17.0
+    assert stalled_at(7.0, 9.0, 10.0) == 19.0
+    # Answers to others do not keep one claim waiting for ever.
+    assert stalled_at(7.0, 99.0, 10.0) == 27.0
+
+
+def test_only_what_was_published_and_answered_gets_an_outcome() -> None:
+    one, two, three, four = (event(n, f"k{n}") for n in range(4))
+    answers: dict[UUID, Outcome] = {
+        one.id: DISPATCHED,
+        two.id: Retry("UNKNOWN_TOPIC"),
+        four.id: Dead("MSG_SIZE_TOO_LARGE"),
+        event(99).id: DISPATCHED,
+    }
+    verdicts = judge([one, two, three, four], answers, POLICY)
+    assert verdicts.outcomes == {
+        one.id: DISPATCHED,
+        two.id: Retry("UNKNOWN_TOPIC", 1.0),
+        four.id: Dead("MSG_SIZE_TOO_LARGE"),
+    }
+    assert (verdicts.dispatched, verdicts.unanswered, verdicts.refused_keys) == (1, 1, frozenset({"k1"}))
+
+
+def test_a_retry_too_many_is_a_dead_letter_and_holds_no_key() -> None:
+    last = event(1, "k", attempts=2)
+    verdicts = judge([last], {last.id: Retry("UNKNOWN_TOPIC")}, POLICY)
+    assert verdicts.outcomes == {last.id: Dead("UNKNOWN_TOPIC (given up after 3 attempts)")}
+    assert not verdicts.refused_keys
+
+
+def test_a_refused_key_is_held_until_a_claim_has_begun_after_its_refusal_was_recorded() -> None:
+    held = HeldKeys()
+    held.claiming()
+    held.refused({"a"})
+    assert held.holds("a")
+    assert not held.holds("b")
+    held.claiming()
+    # That claim began before the refusal is recorded: it may have seen the key free.
+    held.recorded({"a"})
+    assert held.holds("a")
+    held.claiming()
+    assert not held.holds("a")
+
+
+def test_a_key_refused_twice_is_held_until_both_are_recorded() -> None:
+    held = HeldKeys()
+    held.refused({"a"})
+    held.refused({"a"})
+    held.recorded({"a"})
+    held.claiming()
+    assert held.holds("a")
+    held.recorded({"a"})
+    held.claiming()
+    assert not held.holds("a")
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ({"batch": 0}, "batch: got 0"),
+        ({"max_in_flight": True}, "max_in_flight: got True"),
+        ({"max_claims": 1.5}, "max_claims: got 1.5"),
+        ({"poll_interval": 0.5}, "poll_interval: got 0.5, takes seconds, at most 0.1"),
+        ({"publish_bound": 0}, "publish_bound: got 0"),
+        ({"store_bound": inf}, "store_bound: got inf"),
+        ({"bound": -1}, "bound: got -1"),
+        ({"on_drain": "stop"}, "on_drain: got 'stop'"),
+        ({"after": "pools"}, "after: got 'pools'"),
+    ],
+)
+def test_wrong_terms_are_refused_by_name(terms: dict[str, object], text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        Relay(MemoryStore(), MemoryBroker(), **terms)  # type: ignore[arg-type]
+
+
+def test_a_relay_brings_its_resources_in_the_order_of_opening() -> None:
+    store, broker = MemoryStore(), MemoryBroker()
+    assert list(Relay(store, broker).resources) == [store, broker]

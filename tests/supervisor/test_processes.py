@@ -1,0 +1,282 @@
+"""Real processes, real signals, real exit codes."""
+
+import re
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from quiesce.testing.service_process import ServiceProcess
+
+HERE = Path(__file__).parent
+
+Start = Callable[..., ServiceProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts one of the services in `small_services.py`; what still runs at the end is killed."""
+    processes: list[ServiceProcess] = []
+
+    def begin(name: str, **environment: str) -> ServiceProcess:
+        process = ServiceProcess(
+            f"small_services:{name}", environment={"PYTHONPATH": str(HERE), **environment}, name=name
+        ).start()
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.discard()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(port: int, path: str) -> tuple[int, str, str]:
+    """Status, body, and the Connection header."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode(), answer.headers.get("connection", "")
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), error.headers.get("connection", "")
+
+
+def press_until(process: ServiceProcess, done: Callable[[], bool], within: float = 4.0) -> None:
+    """Sends SIGINT again and again, as a person does; those inside the debounce count for nothing."""
+    until = time.monotonic() + within
+    while not done():
+        assert time.monotonic() < until, process.text()
+        process.signal(signal.SIGINT)
+        time.sleep(0.05)
+
+
+def order_in(text: str, *marks: str) -> list[int]:
+    """Where each mark stands in the text."""
+    places = [text.find(mark) for mark in marks]
+    assert -1 not in places, f"missing: {[m for m, p in zip(marks, places, strict=True) if p < 0]} in\n{text}"
+    return places
+
+
+def closed_last(report: dict[str, object]) -> None:
+    """Pools are closed strictly after the last worker has ended, by the report alone."""
+    resources = report["resources"]
+    workers = report["workers"]
+    assert isinstance(resources, list)
+    assert isinstance(workers, list)
+    last = max(worker["ended_at_seconds"] for worker in workers if worker["ended_at_seconds"] is not None)
+    parts = [resource["part"] for resource in resources]
+    assert parts == sorted(parts, key=["producers", "pools"].index)
+    assert all(resource["began_at_seconds"] >= last for resource in resources)
+
+
+@pytest.mark.serial
+def test_sigterm_finishes_the_iteration_and_the_request_in_hand_and_ends_with_0(start: Start) -> None:
+    port = free_port()
+    process = start("web", PORT=str(port), SLOW="0.6", ITERATION="0.3")
+    process.wait_for(r"readiness: ready")
+    assert get(port, "/health/ready")[0] == 200
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(get, port, "/slow")
+        process.wait_for("request began")
+        process.wait_for("iteration began")
+        process.signal()
+        status, body, connection = slow.result()
+    assert (status, body) == (200, "ok")
+    assert connection == "close"
+    assert process.wait(5) == 0
+    text = process.text()
+    told = text.index("readiness: not ready")
+    assert text.count("iteration began") == text.count("iteration ended")
+    assert "iteration began" not in text[told:], "no iteration begins after the stop"
+    places = order_in(text, "received signal SIGTERM", "readiness: not ready", "request answered", "closed producer")
+    assert places == sorted(places)
+    report = process.report()
+    assert report is not None
+    assert report["exit_code"] == 0
+    assert [r["resource"] for r in report["resources"]] == ["producer", "pool"]
+    closed_last(report)
+
+
+@pytest.mark.serial
+def test_readiness_is_503_while_liveness_is_200_in_the_drain(start: Start) -> None:
+    port = free_port()
+    process = start("web", PORT=str(port), SLOW="0.8")
+    process.wait_for(r"readiness: ready")
+    # A connection from before the drain is still served, so one can ask on it.
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as held, ThreadPoolExecutor() as pool:
+        held.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        process.wait_for("request began")
+        process.signal()
+        process.wait_for("shutdown part http began")
+        # Pipelined behind the slow one, on the same connection.
+        held.sendall(b"GET /health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = pool.submit(held.recv, 65536).result(timeout=5)
+    assert b"200 OK" in answer
+    assert b"connection: close" in answer.lower()
+    assert process.wait(5) == 0
+
+
+def test_while_starting_health_answers_and_the_rest_gets_503(start: Start) -> None:
+    port = free_port()
+    process = start("web", PORT=str(port))
+    process.wait_for("readiness: ready")
+    assert get(port, "/health/live")[0] == 200
+    assert get(port, "/anything")[0] == 200
+
+
+@pytest.mark.serial
+def test_a_stuck_worker_is_left_within_the_budget_and_the_pool_is_still_closed(start: Start) -> None:
+    process = start("stuck")
+    process.wait_for("started")
+    began = time.monotonic()
+    process.signal()
+    assert process.wait(8) == 75
+    assert time.monotonic() - began < 6
+    report = process.report()
+    assert report is not None
+    assert report["abandoned"] == [{"worker": "never_ends", "what": "iteration", "count": 1}]
+    assert "closed pool" in process.text()
+
+
+@pytest.mark.parametrize("how", [{}, {"BY_SYSTEM_EXIT": "1"}], ids=["exception", "SystemExit"])
+def test_a_worker_that_dies_takes_the_same_path_and_ends_with_1(start: Start, how: dict[str, str]) -> None:
+    process = start("crash", **how)
+    assert process.wait(8) == 1
+    text = process.text()
+    assert "closed pool" in text
+    places = order_in(text, "readiness: not ready", "draining", "closing", "closed pool", "shutdown report")
+    assert places == sorted(places)
+    report = process.report()
+    assert report is not None
+    assert "worker dies failed" in report["reason"]
+
+
+def test_a_server_port_in_use_takes_the_same_path_and_ends_with_1(start: Start) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = start("web", PORT=str(port))
+        assert process.wait(8) == 1
+    text = process.text()
+    assert re.search(rf"port {port} on 127\.0\.0\.1 is taken by another process", text)
+    report = process.report()
+    assert report is not None
+    assert report["exit_code"] == 1
+    assert "readiness: not ready" in text
+
+
+@pytest.mark.serial
+def test_sigterm_during_the_start_closes_only_what_was_opened(start: Start) -> None:
+    process = start("slow_start")
+    process.wait_for("starting slowly")
+    process.signal()
+    assert process.wait(5) == 0
+    text = process.text()
+    assert "closed first" in text
+    assert "opened second" not in text
+    assert "readiness: ready" not in text
+
+
+@pytest.mark.serial
+def test_an_early_sigterm_is_remembered_and_nothing_starts(start: Start) -> None:
+    process = start("early", SIGNAL_AT_IMPORT="1")
+    assert process.wait(5) == 0
+    text = process.text()
+    assert "signal sent at import" in text
+    assert "received signal SIGTERM" in text
+    assert "the start function ran" not in text
+
+
+@pytest.mark.serial
+def test_a_second_signal_aborts_in_order_but_a_doubled_one_does_not(start: Start) -> None:
+    process = start("web", ITERATION="30")
+    process.wait_for("iteration began")
+    process.signal()
+    process.wait_for("shutdown part workers began")
+    first = time.monotonic()
+    # One press of Ctrl-C may arrive as two signals: within a second they count as one.
+    process.signal(signal.SIGINT)
+    assert process.wait(5) == 75
+    assert time.monotonic() - first > 0.9, "the bound of the worker decided, not the doubled signal"
+
+    process = start("stuck")
+    process.wait_for("started")
+    process.signal()
+    process.wait_for("shutdown part workers began")
+    press_until(process, lambda: process.find("abort requested") is not None)
+    assert process.wait(5) == 75
+    assert "abort requested" in process.text()
+    assert "closed pool" in process.text()
+
+
+@pytest.mark.serial
+def test_the_third_signal_leaves_with_128_and_its_number(start: Start) -> None:
+    process = start("patient")
+    process.wait_for("started")
+    process.signal()
+    process.wait_for("blocking the loop")
+    press_until(process, lambda: not process.alive)
+    assert process.wait(1) == 128 + signal.SIGINT
+    assert process.report() is None, "it left without a report: somebody asked three times"
+
+
+@pytest.mark.serial
+def test_a_blocked_loop_ends_at_the_hard_deadline_with_70_and_every_stack(start: Start) -> None:
+    process = start("blocked")
+    process.wait_for("started")
+    process.signal()
+    assert process.wait(5) == 70
+    text = process.text()
+    assert "in blocks" in text, "the stack shows where it hangs"
+    report = process.report()
+    assert report is not None
+    assert report["exit_code"] == 70
+
+
+@pytest.mark.serial
+def test_a_critical_section_outlives_the_cancel_of_its_caller_and_holds_back_the_closers(start: Start) -> None:
+    process = start("section")
+    process.wait_for("charging")
+    process.signal()
+    assert process.wait(5) == 0
+    text = process.text()
+    places = order_in(text, "received signal", "] charged", "closed pool")
+    assert places == sorted(places)
+    assert "the caller went on" not in text
+
+
+@pytest.mark.serial
+def test_a_stuck_closer_does_not_keep_the_next_one_from_being_called(start: Start) -> None:
+    process = start("stuck_closer")
+    process.wait_for("started")
+    process.signal()
+    assert process.wait(6) == 75
+    report = process.report()
+    assert report is not None
+    assert [(r["resource"], r["outcome"]) for r in report["resources"]] == [
+        ("stuck producer", "overran"),
+        ("pool", "clean"),
+    ]
+
+
+def test_bad_services_are_refused_with_78_and_one_line(tmp_path: Path) -> None:
+    for target, said in [
+        ("nonsense", "takes MODULE:SERVICE"),
+        ("no_such_module:x", "no module 'no_such_module'"),
+        ("small_services:missing", "has no service 'missing'; it has"),
+    ]:
+        with ServiceProcess(target, environment={"PYTHONPATH": str(HERE)}) as process:
+            assert process.wait(8) == 78
+            assert said in process.text()
+            assert "Traceback" not in process.text()

@@ -1,0 +1,415 @@
+"""The consumer commits what it has handled: no more, no less, whenever it is stopped, torn or failed."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scripted_source import MemorySource, record
+
+from quiesce.errors import SettingsError, Unavailable
+from quiesce.inbox.events import BatchHandled, CommitLate
+from quiesce.inbox.record import Record, TopicPartition
+from quiesce.lifecycle.backoff import Backoff
+from quiesce.lifecycle.events import IterationEnded
+from quiesce.testing import virtual_time
+from quiesce.testing.manual_stop import ManualStop
+from quiesce.workers import Consumer
+
+ZERO, ONE = TopicPartition("products", 0), TopicPartition("products", 1)
+EVERY_HALF_SECOND = Backoff(first=0.5, ceiling=0.5, draw=lambda: 1.0)
+
+
+class Handler:
+    """Takes `seconds` for a record and fails where told to: `fails[offset]` times."""
+
+    def __init__(self, seconds: float = 0.01, fails: dict[int, int] | None = None) -> None:
+        self.seconds = seconds
+        self.fails = fails or {}
+        self.began: list[int] = []
+        self.instants: list[float] = []
+        self.handled: list[int] = []
+
+    async def __call__(self, record: Record) -> None:
+        self.began.append(record.offset)
+        self.instants.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.seconds)
+        if self.fails.get(record.offset, 0) > 0:
+            self.fails[record.offset] -= 1
+            raise ValueError(f"cannot handle {record}")
+        self.handled.append(record.offset)
+
+
+async def run(consumer: Consumer, stop_at: float, within: float = 20.0) -> ManualStop:
+    stop = ManualStop(consumer.name)
+    stop.at(stop_at, within=within)
+    await consumer.run(stop)
+    assert stop.in_hand() == []
+    return stop
+
+
+def test_a_batch_is_handled_in_order_committed_once_and_told() -> None:
+    async def main() -> None:
+        # Offsets with gaps, as compaction leaves them, in two partitions.
+        source = MemorySource([record(3), record(7), record(2, 1), record(9), record(5, 1)])
+        handler = Handler()
+        stop = await run(Consumer(source, handler, batch=3), stop_at=10.0)
+        assert handler.handled == [3, 7, 2, 9, 5]
+        assert source.commits == [{ZERO: 8, ONE: 3}, {ZERO: 10, ONE: 6}]
+        assert [(told.records, told.consumer) for told in stop.told(BatchHandled)] == [(3, "products"), (2, "products")]
+        assert stop.told(BatchHandled)[0].seconds == pytest.approx(0.03, abs=0.001)
+        assert len(stop.told(IterationEnded)) == 2
+        assert source.done_with == [1, 1]
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+def test_extra_arguments_reach_the_handler() -> None:
+    async def main() -> None:
+        seen: list[tuple[int, str]] = []
+
+        async def handle(record: Record, word: str) -> None:
+            seen.append((record.offset, word))
+
+        consumer = Consumer(MemorySource([record(0)]), handle, "db")
+        await run(consumer, stop_at=1.0)
+        assert seen == [(0, "db")]
+        assert list(consumer.resources) == [consumer.source]
+
+    virtual_time.run(main())
+
+
+def test_a_stop_in_the_middle_of_a_batch_finishes_it_commits_and_leaves_the_group() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(20)]), Handler(0.1)
+        stop = await run(Consumer(source, handler, batch=10), stop_at=0.35)
+        assert handler.handled == list(range(10))
+        assert source.committed == {ZERO: 10}
+        assert source.fetches == 1
+        assert len(source.closed) == 1
+        # Bounded by the five seconds that leaving may take; here nothing else is left to do.
+        assert source.closed[0].at == pytest.approx(asyncio.get_running_loop().time() + 5.0)
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_stop_ends_an_idle_fetch_at_once(hangs: bool) -> None:
+    async def main() -> None:
+        source = MemorySource(fetch_hangs=hangs)
+        stop = await run(Consumer(source, Handler()), stop_at=12.3)
+        assert asyncio.get_running_loop().time() == pytest.approx(12.3)
+        assert not stop.told(IterationEnded), "an idle fetch is no iteration"
+        assert len(source.closed) == 1
+
+    virtual_time.run(main())
+
+
+def test_a_batch_that_comes_at_the_very_instant_of_the_stop_is_not_begun() -> None:
+    async def main() -> None:
+        for stop_at in (0.001, 0.0010000001):
+            source, handler = MemorySource([record(0)]), Handler()
+            begin = asyncio.get_running_loop().time()
+            stop = await run(Consumer(source, handler), stop_at=begin + stop_at)
+            assert handler.handled in ([], [0])
+            assert source.committed == ({ZERO: 1} if handler.handled else {})
+            assert source.done_with == [1], "a revoke would wait for a batch that nobody has"
+            assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+def test_a_handler_that_fails_skips_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(6)]), Handler(fails={2: 3})
+        stop = await run(Consumer(source, handler, batch=4, backoff=EVERY_HALF_SECOND), stop_at=10.0)
+        assert handler.began == [0, 1, 2, 2, 2, 2, 3, 4, 5]
+        assert handler.handled == [0, 1, 2, 3, 4, 5]
+        # What was handled before the failure is committed at once, and never anything behind it.
+        assert source.commits[0] == {ZERO: 2}
+        assert source.committed == {ZERO: 6}
+        assert [ended.failed for ended in stop.told(IterationEnded)] == [True, True, True, False, False]
+        assert sum(told.records for told in stop.told(BatchHandled)) == 6
+
+    virtual_time.run(main())
+    errors = [line for line in caplog.records if line.levelname == "ERROR"]
+    assert [line.getMessage().count("products[0]@2") for line in errors] == [1, 1, 1]
+    assert all(line.exc_info for line in errors)
+    assert "value" not in caplog.text.replace("ValueError", "")
+
+
+def test_a_stop_during_the_wait_for_a_retry_ends_it_with_nothing_lost() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(6)]), Handler(fails={2: 99})
+        backoff = Backoff(first=60.0, draw=lambda: 1.0)
+        stop = await run(Consumer(source, handler, batch=4, backoff=backoff), stop_at=5.0)
+        assert asyncio.get_running_loop().time() == pytest.approx(5.0)
+        assert source.committed == {ZERO: 2}
+        assert handler.began == [0, 1, 2]
+        assert source.done_with == [1]
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+def test_a_cancel_from_inside_a_handler_is_a_failure_and_no_abort() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0)])
+        tries = 0
+
+        async def handle(_: Record) -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                lost = asyncio.get_running_loop().create_future()
+                lost.cancel()
+                await lost
+
+        await run(Consumer(source, handle, backoff=EVERY_HALF_SECOND), stop_at=5.0)
+        assert tries == 2
+        assert source.committed == {ZERO: 1}
+
+    virtual_time.run(main())
+
+
+def test_an_abort_is_not_an_outcome() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(6)]), Handler(0.1)
+        stop = ManualStop("products")
+        task = asyncio.create_task(Consumer(source, handler, batch=5).run(stop))
+        await asyncio.sleep(0.25)
+        task.cancel("past its deadline")
+        await asyncio.wait({task}, timeout=1.5)
+        assert task.cancelled()
+        assert handler.began == [0, 1, 2]
+        assert source.committed == {ZERO: 2}
+        assert stop.abandoned == [("records of the batch in hand", 3)]
+        assert source.done_with == [1]
+
+    virtual_time.run(main())
+
+
+def test_an_abort_is_bounded_when_the_broker_does_not_answer() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(6)], away=[(0.2, 1e6)]), Handler(0.1)
+        stop = ManualStop("products")
+        task = asyncio.create_task(Consumer(source, handler, batch=5).run(stop))
+        await asyncio.sleep(0.25)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled()
+        assert asyncio.get_running_loop().time() == pytest.approx(1.25, abs=0.01)
+        assert not source.committed
+        assert stop.abandoned == [("records of the batch in hand", 5)]
+
+    virtual_time.run(main())
+
+
+def test_an_abort_is_bounded_when_a_commit_ignores_its_deadline() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(6)], commit_seconds=1e6), Handler(0.1)
+        task = asyncio.create_task(Consumer(source, handler, batch=5).run(ManualStop("products")))
+        await asyncio.sleep(0.25)
+        task.cancel()
+        await asyncio.wait({task}, timeout=1.1)
+        assert task.cancelled()
+
+    virtual_time.run(main())
+
+
+def test_the_wait_for_a_retry_begins_anew_after_a_success() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(0), record(1)]), Handler(0.0, fails={0: 3, 1: 1})
+        backoff = Backoff(first=1.0, ceiling=60.0, draw=lambda: 1.0)
+        await run(Consumer(source, handler, backoff=backoff), stop_at=100.0)
+        # One, two and four seconds for the first record, one for the second.
+        assert handler.handled == [0, 1]
+        assert handler.instants[-1] == pytest.approx(8.0, abs=0.01)
+
+    virtual_time.run(main())
+
+
+def test_an_abort_that_was_asked_for_is_not_reported() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(0)]), Handler(10.0)
+        stop = ManualStop("products")
+        task = asyncio.create_task(Consumer(source, handler, on_drain="cancel").run(stop))
+        await asyncio.sleep(1.0)
+        stop.now()
+        task.cancel()
+        await asyncio.wait({task})
+        assert not source.committed
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+def test_shortly_before_the_deadline_no_further_record_begins_so_that_the_commit_still_fits() -> None:
+    async def main() -> None:
+        source = MemorySource([record(n) for n in range(100)], commit_seconds=0.2)
+        handler = Handler(1.0)
+        stop = await run(Consumer(source, handler), stop_at=5.5, within=10.0)
+        assert handler.began == handler.handled == list(range(len(handler.handled)))
+        assert source.committed == {ZERO: len(handler.handled)}
+        assert 14 <= len(handler.handled) <= 15
+        assert asyncio.get_running_loop().time() < 15.5
+        assert source.closed
+        assert not stop.abandoned, "a record that was not begun is not abandoned work"
+
+    virtual_time.run(main())
+
+
+def test_while_brokers_are_away_it_holds_and_waits_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        # Away when it fetches first, and again when it has handled the batch and would commit.
+        source = MemorySource([record(n) for n in range(3)], away=[(0.0, 600.0), (606.0, 4000.0)])
+        handler = Handler(5.0)
+        stop = await run(Consumer(source, handler), stop_at=5000.0)
+        assert handler.began == [0, 1, 2], "what is handled is not handled again for want of a commit"
+        assert source.commits == [{ZERO: 3}]
+        assert [told.records for told in stop.told(BatchHandled)] == [3]
+
+    virtual_time.run(main())
+    warnings = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert len(warnings) == 2, warnings
+
+
+@pytest.mark.parametrize("within", [20.0, 2.0])
+def test_with_brokers_gone_a_stop_ends_it_inside_its_bound_and_it_says_what_is_left(within: float) -> None:
+    async def main() -> None:
+        source = MemorySource([record(n) for n in range(3)], away=[(0.02, 1e6)])
+        # The stop comes at the end of the first try.
+        consumer = Consumer(source, Handler())
+        stop = ManualStop(consumer.name)
+        stop.at(5.02, within=within)
+        await consumer.run(stop)
+        # Five seconds for the last tries, if there are that many, and time left to leave the group in.
+        assert asyncio.get_running_loop().time() <= 5.1 + min(5.0, within)
+        assert stop.remaining() >= 0.2
+        assert len(source.closed) == 1
+        assert stop.abandoned == [("handled records without a commit", 3)]
+
+    virtual_time.run(main())
+
+
+def test_a_commit_under_an_assignment_that_is_over_is_told_and_the_rest_left_to_the_new_owner() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(4)]), Handler(0.1)
+        asyncio.get_running_loop().call_at(0.15, source.rebalance)
+        stop = await run(Consumer(source, handler, batch=2), stop_at=5.0)
+        assert [told.records for told in stop.told(CommitLate)] == [2]
+        assert handler.handled == [0, 1, 0, 1, 2, 3]
+        assert source.committed == {ZERO: 4}
+        assert source.done_with[0] == 1
+
+    virtual_time.run(main())
+
+
+def test_a_record_that_keeps_failing_is_let_go_when_its_assignment_is_over() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(0)]), Handler(fails={0: 1})
+        asyncio.get_running_loop().call_at(0.3, source.rebalance)
+        source.records = [record(0)]
+        await run(Consumer(source, handler, backoff=EVERY_HALF_SECOND), stop_at=5.0)
+        assert source.done_with[0] == 1
+        assert handler.began == [0, 0]
+        assert source.committed == {ZERO: 1}
+
+    virtual_time.run(main())
+
+
+def test_when_one_partition_goes_in_the_middle_of_a_batch_the_others_are_not_skipped() -> None:
+    async def main() -> None:
+        records = [record(0), record(0, 1), record(1), record(1, 1), record(2), record(2, 1)]
+        source, handler = MemorySource(records), Handler(0.1, fails={1: 1})
+        # Offset 1 of partition 0 fails once; while it waits for its retry, partition 0 goes.
+        asyncio.get_running_loop().call_at(0.35, source.lose, ZERO)
+        stop = await run(Consumer(source, handler, batch=6, backoff=EVERY_HALF_SECOND), stop_at=5.0)
+        assert source.committed == {ZERO: 1, ONE: 3}
+        assert handler.began == [0, 0, 1, 1, 2]
+        assert source.done_with == [1]
+        assert not stop.told(CommitLate), "nothing that was handled was refused"
+
+    virtual_time.run(main())
+
+
+def test_a_refusal_of_one_partition_loses_no_commit_of_the_others() -> None:
+    async def main() -> None:
+        records = [record(0), record(0, 1), record(1), record(1, 1)]
+        source, handler = MemorySource(records), Handler(0.1)
+        asyncio.get_running_loop().call_at(0.35, source.rebalance, ZERO)
+        stop = await run(Consumer(source, handler, batch=4), stop_at=5.0)
+        assert [told.records for told in stop.told(CommitLate)] == [2]
+        assert [told.records for told in stop.told(BatchHandled)] == [2, 2]
+        # Together, then one by one, then the second time round.
+        assert source.commits == [{ONE: 2}, {ONE: 2}, {ZERO: 2}]
+        assert source.committed == {ZERO: 2, ONE: 2}
+        assert handler.handled == [0, 0, 1, 1, 0, 1]
+
+    virtual_time.run(main())
+
+
+def test_an_error_that_is_no_outage_ends_the_worker() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0)])
+        source.fetch_errors = [Unavailable("for now"), PermissionError("no right to read the group")]
+        with pytest.raises(PermissionError):
+            await run(Consumer(source, Handler()), stop_at=5.0)
+
+    virtual_time.run(main())
+
+
+def test_a_source_that_cannot_leave_the_group_does_not_fail_the_worker() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0)])
+        source.close_error = Unavailable("all brokers are down")
+        await run(Consumer(source, Handler()), stop_at=1.0)
+        assert source.committed == {ZERO: 1}
+
+    virtual_time.run(main())
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.dictionaries(st.integers(0, 11), st.integers(1, 3), max_size=4),
+    st.integers(1, 400),
+    st.booleans(),
+    st.lists(st.tuples(st.floats(0, 3, allow_nan=False), st.sampled_from([ZERO, ONE])), max_size=3),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_wherever_it_is_stopped_or_torn_only_the_handled_prefix_is_committed(
+    count: int, batch: int, fails: dict[int, int], turn: int, torn: bool, rebalances: list[tuple[float, TopicPartition]]
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, virtual_time.VirtualLoop)
+        # Odd offsets lie in one partition, even ones in the other.
+        source = MemorySource([record(n, n % 2) for n in range(count)], commit_seconds=0.01)
+        handler = Handler(fails=dict(fails))
+        stop = ManualStop("products")
+        consumer = Consumer(source, handler, batch=batch, backoff=EVERY_HALF_SECOND)
+        for at, partition in rebalances:
+            loop.call_at(at, source.rebalance, partition)
+        task = asyncio.create_task(consumer.run(stop))
+        loop.at_turn(loop.turns + turn, task.cancel if torn else stop.now)
+        stop.at(20.0)
+        await asyncio.wait({task}, timeout=40.0)
+        assert task.done()
+        committed = {r.offset for r in source.records if r.offset < source.committed.get(r.source, 0)}
+        assert committed <= set(handler.handled), "committed ahead of handling, or skipped"
+        if not torn and not rebalances:
+            assert set(handler.handled) == committed, "handled and not committed before the exit"
+            assert handler.handled == sorted(set(handler.handled))
+        assert stop.in_hand() == []
+
+    virtual_time.run(main())
+
+
+def test_wrong_terms_are_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="batch: got 0"):
+        Consumer(MemorySource(), Handler(), batch=0)
+    with pytest.raises(SettingsError, match="bound: got -1"):
+        Consumer(MemorySource(), Handler(), bound=-1)
