@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 KAFKA  := tools/kafka/libs/.fetched
 
-.PHONY: demo test check lint types contracts fast serial kafka clean help
+.PHONY: demo test check lint types contracts fast serial races kafka clean help
 
 help:
 	@sed -n 's/^#: //p' $(MAKEFILE_LIST)
@@ -38,10 +38,14 @@ contracts: $(STAMP)
 	@$(BIN)/lint-imports --no-cache
 
 fast: $(STAMP) $(KAFKA)
-	@$(BIN)/pytest -n 4 --dist loadgroup -m "not serial" --durations=20 $(TEST_FLAGS)
+	@$(BIN)/pytest -n 4 --dist loadgroup -m "not serial and not races" --durations=20 $(TEST_FLAGS)
 
 serial: $(STAMP) $(KAFKA)
-	@$(BIN)/pytest -m serial --durations=20 $(TEST_FLAGS)
+	@$(BIN)/pytest -m "serial and not races" --durations=20 $(TEST_FLAGS)
+
+#: make races      10,000 schedules on the core and 500 start and stop races with real processes (minutes)
+races: $(STAMP)
+	@$(BIN)/pytest -n 2 -m races tests/races $(TEST_FLAGS)
 
 # Apache Kafka comes as jars through Maven. Without Java and Maven the tests say what they could not run.
 kafka: $(KAFKA)

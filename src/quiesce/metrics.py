@@ -43,6 +43,12 @@ class PrometheusMetrics:
         self.ready = Gauge("app_ready", "1 while the service is ready for traffic.", registry=registry)
         self.phase = Gauge("app_phase", "1 for the phase the service is in.", ["phase"], registry=registry)
         self.workers = Gauge("app_workers_running", "Workers that have begun and not ended.", registry=registry)
+        self.requests = Gauge(
+            "app_http_requests_in_flight", "Requests and websockets in the application's hands.", registry=registry
+        )
+        self.restarts = Counter(
+            "app_worker_restarts", "Times that a failed worker began again.", ["worker"], registry=registry
+        )
         self.abandoned = Counter(
             "app_abandoned_work", "Work that had begun and was left unfinished.", ["worker"], registry=registry
         )
@@ -114,8 +120,12 @@ class PrometheusMetrics:
                 self.workers.inc()
             case ev.WorkerEnded():
                 self.workers.dec()
+            case ev.WorkerRestarted(worker=worker):
+                self.restarts.labels(worker).inc()
             case ev.WorkAbandoned(worker=worker, count=count):
                 self.abandoned.labels(worker).inc(count)
+            case ev.RequestsInFlight(count=count):
+                self.requests.set(count)
             case ev.SignalReceived(name=name):
                 self.signals.labels(name).inc()
             case ev.ResourceUnavailable(resource=resource):

@@ -10,7 +10,8 @@ import pytest
 from small_http import ask
 
 from quiesce.drill.balancer import Balancer
-from quiesce.drill.fleet import Fleet, Recipe
+from quiesce.drill.fleet import Fleet
+from quiesce.drill.replica import Recipe
 from quiesce.drill.scenario import perform, rolling_update, sigkill
 from quiesce.errors import StartError
 

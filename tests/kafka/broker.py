@@ -1,5 +1,6 @@
 """What the tests of this room ask a broker with a plain client, past the code under test."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 
@@ -43,8 +44,13 @@ def records(bootstrap: str, topic: str) -> list[Record]:
     return sorted(found, key=lambda record: (record.partition, record.offset))
 
 
+@functools.cache
+def _producer(bootstrap: str) -> Producer:
+    return Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+
+
 def append(bootstrap: str, topic: str, values: Sequence[bytes], partition: int = 0) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap})
+    producer = _producer(bootstrap)
     for value in values:
         producer.produce(topic, value, partition=partition)
     assert producer.flush(_BOUND) == 0

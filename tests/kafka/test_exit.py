@@ -10,12 +10,14 @@ from uuid import uuid4
 import pytest
 
 from quiesce.testing.kafka import LocalKafka
+from quiesce.testing.kafka_address import KafkaAddress
+from quiesce.testing.tansu import LocalTansu
 
 _SCRIPT = Path(__file__).with_name("leaving.py")
 _BOUND = 3.0
 
 
-Leaving = Callable[[str, LocalKafka], "subprocess.Popen[str]"]
+Leaving = Callable[[str, str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -23,11 +25,11 @@ def leaving() -> Iterator[Leaving]:
     """Starts the script; returns when it is ready, its broker still there."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(what: str, broker: LocalKafka) -> "subprocess.Popen[str]":
+    def start(what: str, bootstrap: str) -> "subprocess.Popen[str]":
         topic = f"t-{uuid4().hex[:8]}"
-        broker.create_topic(topic, 1)
+        KafkaAddress(bootstrap).create_topic(topic, 1)
         process = subprocess.Popen(
-            [sys.executable, str(_SCRIPT), what, broker.bootstrap, topic, f"group-{topic}"],
+            [sys.executable, str(_SCRIPT), what, bootstrap, topic, f"group-{topic}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -70,14 +72,14 @@ def assert_ends(process: "subprocess.Popen[str]") -> str:
 def test_a_frozen_broker_keeps_no_process_alive(
     leaving: Leaving, paused_kafka: LocalKafka, what: str, says: str
 ) -> None:
-    process = leaving(what, paused_kafka)
+    process = leaving(what, paused_kafka.bootstrap)
     paused_kafka.pause()
     assert says in assert_ends(process)
 
 
-@pytest.mark.xdist_group("kafka to kill")
-def test_a_broker_that_is_gone_keeps_no_process_alive(leaving: Leaving, own_kafka: Callable[[], LocalKafka]) -> None:
-    broker = own_kafka()
-    process = leaving("publisher", broker)
-    broker.kill()
-    assert "undelivered=1" in assert_ends(process)
+@pytest.mark.needs("tansu")
+def test_a_broker_that_is_gone_keeps_no_process_alive(leaving: Leaving) -> None:
+    with LocalTansu() as broker:
+        process = leaving("publisher", broker.bootstrap)
+        broker.kill()
+        assert "undelivered=1" in assert_ends(process)

@@ -136,6 +136,17 @@ async def test_what_librdkafka_itself_refuses_is_a_settings_error() -> None:
         await KafkaSource({"bootstrap.servers": "localhost:1", "no.such.setting": 1}, "t", group="g").open()
 
 
+async def test_what_is_no_value_at_all_is_a_settings_error() -> None:
+    with pytest.raises(SettingsError):
+        await KafkaPublisher({"bootstrap.servers": "localhost:1", "linger.ms": object()}).open()
+    with pytest.raises(SettingsError):
+        await KafkaSource({"bootstrap.servers": "localhost:1", "fetch.min.bytes": object()}, "t", group="g").open()
+    with pytest.raises(SettingsError, match=r"batch\.size"):
+        KafkaPublisher({"bootstrap.servers": "localhost:1", "batch.size": "large"})
+    with pytest.raises(SettingsError, match=r"max\.poll\.interval\.ms"):
+        KafkaSource({"bootstrap.servers": "localhost:1", "max.poll.interval.ms": "long"}, "t", group="g")
+
+
 def test_names_tell_what_is_closed() -> None:
     publisher = KafkaPublisher("localhost:1")
     assert (publisher.name, publisher.part) == ("kafka-producer", Part.PRODUCERS)

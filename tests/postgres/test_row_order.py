@@ -245,6 +245,16 @@ async def test_a_retry_waits_by_the_databases_clock(db: Connection, open_store: 
     assert reason == "a reason with  in it"
 
 
+@pytest.mark.parametrize("wait", [-1.0, float("inf"), float("nan")])
+async def test_a_wait_beyond_reason_is_recorded_all_the_same(
+    db: Connection, open_store: OpenStore, wait: float
+) -> None:
+    store = await open_store()
+    await write(db, event())
+    claim = await store.claim(1)
+    assert (await claim.settle({claim.events[0].id: Retry("no leader", wait)})).retried == 1
+
+
 async def test_O13_what_was_claimed_and_not_published_is_untouched(db: Connection, open_store: OpenStore) -> None:
     await write(db, event("k"), event("other"))
     before = await db.fetch("SELECT * FROM outbox_event ORDER BY position")
@@ -258,7 +268,7 @@ async def test_O13_what_was_claimed_and_not_published_is_untouched(db: Connectio
 
 async def test_a_claim_ends_early_where_its_events_are_large(db: Connection, open_store: OpenStore) -> None:
     written = [event(f"key {n}", b"x" * size) for n, size in enumerate((10, 2000, 10, 5000, 10))]
-    written.append(event("tombstone", None))
+    written = [event("tombstone", None), *written, event("tombstone", None)]
     await write(db, *written)
     store = await open_store(max_claim_bytes=2030, claims=6)
     seen = []
@@ -267,6 +277,12 @@ async def test_a_claim_ends_early_where_its_events_are_large(db: Connection, ope
         seen += [one.id for one in claim.events]
         await claim.settle({one.id: DISPATCHED for one in claim.events})
     assert seen == [one.id for one in written]
+
+
+async def test_a_page_of_tombstones_is_a_page(db: Connection, open_store: OpenStore) -> None:
+    await write(db, *(event(f"key {n}", None) for n in range(20)))
+    store = await open_store()
+    assert len((await store.claim(15)).events) == 15
 
 
 async def test_events_a_claim_leaves_over_for_their_size_are_not_overtaken(

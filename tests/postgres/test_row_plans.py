@@ -11,7 +11,7 @@ from quiesce.postgres import row_statements as sql
 from quiesce.postgres.driver import Connection
 
 PAGE = 50
-CLAIM_TYPES = "(bigint, bigint[], bigint, bigint)"
+CLAIM_TYPES = "(bigint, text, bigint, bigint)"
 
 
 async def fill(db: Connection, dispatched: int, waiting: int) -> None:
@@ -95,7 +95,7 @@ async def test_a_mark_looks_up_its_rows(db: Connection, mode: str, name: str) ->
     await fill(db, dispatched=5000, waiting=3000)
     first = await db.fetchval("SELECT min(position) FROM outbox_event WHERE dispatched_at IS NULL")
     positions = "'{" + ",".join(str(first + n) for n in range(PAGE)) + "}'"
-    plan = await explain(db, mode, "(bigint[])", getattr(sql, name), positions)
+    plan = await explain(db, mode, "(text)", getattr(sql, name), positions)
     (scan,) = on_the_table(plan)
     assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "outbox_event_waiting")
     assert scan["Actual Rows"] == PAGE

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_outbox import Away, MemoryBroker, MemoryStore, doubled, event, out_of_order
 
+from quiesce.lifecycle.events import IterationEnded
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled, OutageBegan, OutageEnded, ProducerDiscarded
 from quiesce.relay import Relay
@@ -117,7 +118,7 @@ def lives(draw: st.DrawFn) -> Life:
 
 
 @given(lives(), st.floats(0, 6, allow_nan=False))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_fails_nothing_is_lost_and_order_holds(life: Life, stop_at: float) -> None:
     async def main() -> None:
         stop = await life.live(lambda stop: stop.at(stop_at, within=life.within))
@@ -134,7 +135,7 @@ def test_whatever_fails_nothing_is_lost_and_order_holds(life: Life, stop_at: flo
 
 
 @given(lives(), st.floats(0, 6, allow_nan=False))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_cancelled_at_any_time_it_marks_nothing_that_was_not_acked(life: Life, cancel_at: float) -> None:
     async def main() -> None:
         stop = ManualStop("relay")
@@ -273,6 +274,7 @@ def test_a_database_outage_never_ends_the_relay(hangs: bool) -> None:
         stop = await life.live(lambda stop: stop.at(60.0))
         life.check()
         life.check_delivered()
+        assert not [ended for ended in stop.told(IterationEnded) if ended.failed], "an outage is no fault"
         assert [event.what for event in stop.told(OutageBegan)] == ["database"]
         assert [event.what for event in stop.told(OutageEnded)] == ["database"]
 
@@ -285,7 +287,8 @@ def test_with_the_broker_gone_it_ends_inside_its_bound_and_says_what_it_left() -
         life.broker.away = Away([(0.003, 1000.0)])
         stop = await life.live(lambda stop: stop.at(1.0, within=4.0))
         life.check()
-        assert asyncio.get_running_loop().time() > 4.0, "it gave up earlier than it had to"
+        # It gives up 15 % before the deadline: not earlier than it has to, and in time to do it in order.
+        assert 4.4 < asyncio.get_running_loop().time() < 4.9
         assert stop.abandoned == [("events published without an answer", 10)]
 
     virtual_time.run(main())

@@ -16,7 +16,7 @@ from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import IterationEnded
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled, OutageBegan, OutageEnded, ProducerDiscarded
-from quiesce.outbox.outcome import Dead, Outcome, Retry
+from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.outbox.retry import RetryPolicy
 from quiesce.relay import Relay, points
 from quiesce.testing import virtual_time
@@ -87,9 +87,11 @@ class SlowToAnswer(MemoryStore):
         return MemoryClaim(self, rows)
 
 
-def test_a_key_refused_while_the_next_claim_was_on_its_way_is_left_out_of_it() -> None:
+@pytest.mark.parametrize("settling", [0.0, 0.4])
+def test_a_key_refused_while_the_next_claim_was_on_its_way_is_left_out_of_it(settling: float) -> None:
     async def main() -> None:
-        store, broker = SlowToAnswer(latency=0.0), MemoryBroker(latency=0.0)
+        # The claim comes while the refusal is being recorded, or after it.
+        store, broker = SlowToAnswer(Random(0), latency=settling), MemoryBroker(latency=0.0)
         one, two, three = event(1, "a"), event(2, "a"), event(3, "b")
         store.add(one)
         store.add(two, three, at=0.0005)
@@ -97,7 +99,7 @@ def test_a_key_refused_while_the_next_claim_was_on_its_way_is_left_out_of_it() -
         broker.away = Away([(0.0, 0.01)])
         broker.refuse = {one.id: [Retry("LEADER_GONE")]}
         policy = RetryPolicy(backoff=Backoff(first=0.2, draw=lambda: 1.0))
-        await run(Relay(store, broker, batch=5, poll_interval=0.001, retry=policy), stop_at=2.0)
+        await run(Relay(store, broker, batch=5, poll_interval=0.001, retry=policy), stop_at=4.0)
         assert [entry.position for entry in broker.log] == [3, 1, 2]
         assert not store.waiting()
 
@@ -110,7 +112,7 @@ def test_what_was_left_out_holds_its_key_until_it_is_given_back() -> None:
         first, second, third, other = event(1, "a"), event(2, "a"), event(3, "a"), event(4, "b")
         store.add(first)
         store.add(second, other, at=0.0005)
-        store.add(third, at=0.06)
+        store.add(third, at=0.04)
         # `first` is refused while the claim of `second` and `other` is on its way, and is due again at once.
         # That claim stays open for `other`, which is slow; meanwhile a third claim takes `first` and `third`.
         broker.away = Away([(0.0, 0.01), (0.02, 0.3)])
@@ -175,6 +177,18 @@ def test_an_idle_relay_looks_ten_times_a_second_and_a_nudge_wakes_it_at_once() -
         assert max(gaps) <= 0.1 + 1e-6
         assert 900 < len(store.claims) < 1100
         assert published == [50.55]
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("waits_for", ["events", "room"])
+def test_a_stop_wakes_it_at_once(waits_for: str) -> None:
+    async def main() -> None:
+        store, broker = parts(0 if waits_for == "events" else 5)
+        broker.away = Away([(0.0, 10.049)])
+        await run(Relay(store, broker, max_in_flight=5, publish_bound=60.0), stop_at=10.05)
+        # Idle looks are a tenth of a second apart. What is in flight is answered and marked in hundredths.
+        assert asyncio.get_running_loop().time() < (10.0501 if waits_for == "events" else 10.08)
 
     virtual_time.run(main())
 
@@ -312,6 +326,39 @@ def test_a_cancel_from_inside_the_store_is_no_abort() -> None:
         store.cancels_itself = 99
         with pytest.raises(RuntimeError, match="the relay itself was not"):
             await run(Relay(store, broker), stop_at=600.0)
+
+    virtual_time.run(main())
+
+
+def test_a_cancel_from_inside_a_publish_is_a_fault_and_frees_nothing_before_the_discard() -> None:
+    class CancelsItself(LosesAnswers):
+        async def publish(self, events: Sequence[ClaimedEvent]) -> Mapping[UUID, Outcome]:
+            if not await super().publish(events):
+                gone = asyncio.get_running_loop().create_future()
+                gone.cancel()
+                await gone
+            return {event.id: DISPATCHED for event in events}
+
+    async def main() -> None:
+        store, _ = parts(6)
+        broker = CancelsItself(store, 1)
+        relay = Relay(store, broker)
+        await run(relay, stop_at=60.0)
+        assert relay.progress.faults == 1
+        assert broker.claimed_when_discarded == [6]
+        assert len(store.dispatched()) == 6
+
+    virtual_time.run(main())
+
+
+def test_a_slow_settle_is_no_silence_of_the_broker() -> None:
+    async def main() -> None:
+        store, broker = parts(6)
+        store.hangs, store.away = True, Away([(0.003, 5.0)])
+        stop = await run(Relay(store, broker, publish_bound=1.0, store_bound=60.0, max_claims=1), stop_at=10.0)
+        assert len(store.dispatched()) == 6
+        assert not stop.told(OutageBegan)
+        assert broker.discards == 0
 
     virtual_time.run(main())
 

@@ -62,6 +62,7 @@ async def stuck(s: Service) -> None:
 
 
 async def never_ends(stop: Stop) -> None:
+    say("the worker began")
     while True:
         try:
             await asyncio.sleep(3600)
@@ -106,6 +107,7 @@ async def patient(s: Service) -> None:
 
 
 async def blocks(stop: Stop) -> None:
+    say("the worker began")
     await stop.wait()
     say("blocking the loop")
     time.sleep(3600)  # on purpose: nothing on this loop can run any more

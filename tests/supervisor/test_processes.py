@@ -137,7 +137,7 @@ def test_while_starting_health_answers_and_the_rest_gets_503(start: Start) -> No
 @pytest.mark.serial
 def test_a_stuck_worker_is_left_within_the_budget_and_the_pool_is_still_closed(start: Start) -> None:
     process = start("stuck")
-    process.wait_for("started")
+    process.wait_for("the worker began")
     began = time.monotonic()
     process.signal()
     assert process.wait(8) == 75
@@ -211,7 +211,7 @@ def test_a_second_signal_aborts_in_order_but_a_doubled_one_does_not(start: Start
     assert time.monotonic() - first > 0.9, "the bound of the worker decided, not the doubled signal"
 
     process = start("stuck")
-    process.wait_for("started")
+    process.wait_for("the worker began")
     process.signal()
     process.wait_for("shutdown part workers began")
     press_until(process, lambda: process.find("abort requested") is not None)
@@ -223,7 +223,7 @@ def test_a_second_signal_aborts_in_order_but_a_doubled_one_does_not(start: Start
 @pytest.mark.serial
 def test_the_third_signal_leaves_with_128_and_its_number(start: Start) -> None:
     process = start("patient")
-    process.wait_for("started")
+    process.wait_for("the worker began")
     process.signal()
     process.wait_for("blocking the loop")
     press_until(process, lambda: not process.alive)
@@ -234,7 +234,7 @@ def test_the_third_signal_leaves_with_128_and_its_number(start: Start) -> None:
 @pytest.mark.serial
 def test_a_blocked_loop_ends_at_the_hard_deadline_with_70_and_every_stack(start: Start) -> None:
     process = start("blocked")
-    process.wait_for("started")
+    process.wait_for("the worker began")
     process.signal()
     assert process.wait(5) == 70
     text = process.text()

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from quiesce.errors import SettingsError
 from quiesce.lifecycle.events import IterationEnded
+from quiesce.lifecycle.grid import Grid
 from quiesce.lifecycle.ports import Stop, Worker
 from quiesce.testing import virtual_time
 from quiesce.testing.manual_stop import ManualStop
 from quiesce.workers import Loop, Periodic
-from quiesce.workers.schedule import Grid
 
 
 class Job:

@@ -16,7 +16,7 @@ from quiesce.errors import StartError
 if TYPE_CHECKING:
     import asyncpg
 
-    from quiesce.drill.fleet import Recipe
+    from quiesce.drill.replica import Recipe
     from quiesce.drill.servers import Servers
 
 SERVICE = "quiesce.examples.order_service.main:orders"
@@ -148,7 +148,7 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
 
 def _order_service(servers: "Servers") -> "Recipe":
     """How to run one replica. Every setting is named, so that none comes from the environment of whoever runs this."""
-    from quiesce.drill.fleet import Recipe
+    from quiesce.drill.replica import Recipe
 
     return Recipe(
         "orders",

@@ -5,24 +5,36 @@ import logging
 import sys
 import time
 
+from quiesce.supervisor.telling import FIELDS
+
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
+_OF_EVERY_RECORD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", FIELDS}
+
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the traceback if there is one."""
+    """One JSON object a line: time, level, logger, message, and the traceback if there is one.
+
+    Beside them stand the fields of the service's own events (`event`, `part`, `duration_seconds`, ...) and
+    whatever a program of yours gives by `extra=`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        given = {key: value for key, value in vars(record).items() if key not in _OF_EVERY_RECORD}
         entry = {
+            **given,
             "time": f"{stamp}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry)
+        # What JSON has no word for is shown as text: a log line must not raise.
+        return json.dumps(entry, default=str)
 
 
 def configure(style: str, level: str) -> None:

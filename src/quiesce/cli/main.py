@@ -1,19 +1,22 @@
-"""`quiesce`: finds the verb, runs it, turns what went wrong into one line and a status."""
+"""`quiesce`: finds the verb, runs it, turns what went wrong into one line and a status.
+
+Imports little, and the verbs only once the signals of `quiesce run` are taken: loading them takes a while.
+"""
 
 import argparse
-import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from quiesce.cli import demo, outbox, run
 from quiesce.errors import QuiesceError, SettingsError
-from quiesce.lifecycle.report import ExitCode
-
-VERBS = (run, demo, outbox)
+from quiesce.supervisor.signals import SignalLadder
 
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line. Documentation and its tests read it from here."""
+    import importlib.metadata
+
+    from quiesce.cli import demo, outbox, run
+
     top = argparse.ArgumentParser(
         prog="quiesce",
         description="Run Python services that can be stopped, rolled and killed without losing or doubling work.",
@@ -21,15 +24,23 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"quiesce {importlib.metadata.version('quiesce')}")
     verbs = top.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in VERBS:
+    for verb in (run, demo, outbox):
         verb.add_to(verbs)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    given = argparse.Namespace()
+    if list(argv[:1]) == ["run"]:
+        # First of all: an early SIGTERM must find us, however long the imports below take.
+        given.ladder = SignalLadder()
+        given.ladder.install()
+    from quiesce.lifecycle.report import ExitCode
+
     try:
-        arguments = parser().parse_args(argv)
+        arguments = parser().parse_args(argv, given)
         status: int = arguments.run(arguments)
     except SettingsError as error:
         return _fail(error, ExitCode.BAD_CONFIGURATION)
@@ -42,6 +53,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _fail(error: QuiesceError, status: ExitCode) -> int:
+def _fail(error: QuiesceError, status: int) -> int:
     print(f"quiesce: {error}", file=sys.stderr)
     return status

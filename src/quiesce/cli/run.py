@@ -9,6 +9,8 @@ from typing import Any
 from quiesce.cli.flags import add_flag
 from quiesce.cli.logs import FORMATS, LEVELS, configure
 from quiesce.errors import SettingsError
+from quiesce.lifecycle.report import ExitCode
+from quiesce.supervisor import termination
 from quiesce.supervisor.definition import ServiceDefinition
 from quiesce.supervisor.entry import run
 from quiesce.supervisor.signals import SignalLadder
@@ -32,11 +34,18 @@ def add_to(verbs: Any) -> None:
 
 
 def run_service(arguments: argparse.Namespace) -> int:
-    # First of all: an early SIGTERM must find us, however long the import below takes.
-    ladder = SignalLadder()
-    ladder.install()
+    # The signals were taken as the first act of the process; here only where this is called by itself.
+    ladder: SignalLadder | None = getattr(arguments, "ladder", None)
+    if ladder is None:
+        ladder = SignalLadder()
+        ladder.install()
     configure(arguments.log_format, arguments.log_level)
-    return run(load(arguments.service), ladder)
+    try:
+        definition = load(arguments.service)
+    except SettingsError as error:
+        termination.write(f"{arguments.service}: exit code {ExitCode.BAD_CONFIGURATION}, {error}\n")
+        raise
+    return run(definition, ladder)
 
 
 def load(target: str) -> ServiceDefinition:

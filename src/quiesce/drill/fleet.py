@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from quiesce.drill.balancer import Balancer
+from quiesce.drill.replica import Recipe, Replica, shutdown_of, slowest_worker
 from quiesce.drill.verdict import Kill, Shutdown
 from quiesce.errors import StartError
 from quiesce.testing.loopback import free_port
@@ -22,34 +22,6 @@ _PORT_ATTEMPTS = 3
 _WATCH_EVERY = 0.2
 _ENDPOINT_LINGERS = 1.0
 _GONE_BOUND = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How to run one replica.
-
-    `target` is what `quiesce run` takes, or a whole command; HOST and PORT are added to `environment`.
-    """
-
-    name: str
-    target: str | tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(eq=False, slots=True)
-class Replica:
-    """`state` is one of starting, serving, preStop, stopping, and at its end stopped, killed or died."""
-
-    name: str
-    number: int
-    port: int
-    process: ServiceProcess
-    state: str = "starting"
-    ending: "asyncio.Task[None] | None" = None
-
-    @property
-    def over(self) -> bool:
-        return self.state in ("stopped", "killed", "died")
 
 
 class Fleet:
@@ -250,7 +222,9 @@ class Fleet:
                 if ready.done():
                     return
                 if not replica.process.alive:
-                    raise StartError(f"{replica.name} ended before it was ready: {log_tail(replica.process.log)}")
+                    report = await asyncio.to_thread(replica.process.report)
+                    why = report["reason"] if report is not None else log_tail(replica.process.log)
+                    raise StartError(f"{replica.name} ended before it was ready: {why}")
                 if time.monotonic() > deadline:
                     backend = self._balancer.backend(replica.name)
                     why = backend.health.reason if backend is not None else ""
@@ -277,10 +251,10 @@ class Fleet:
         self, replica: Replica, reason: str, seconds: float, status: int, *, state: str = "stopped"
     ) -> None:
         report = await asyncio.to_thread(replica.process.report)
-        shutdown = _shutdown(replica.name, reason, seconds, status, report)
+        shutdown = shutdown_of(replica.name, reason, seconds, status, report)
         self.shutdowns.append(shutdown)
         budget = f" of {shutdown.budget:g} s" if shutdown.budget is not None else " s, without a report,"
-        self._tell(f"{replica.name} {state} in {seconds:.2f}{budget} with status {status}{_slowest(report)}")
+        self._tell(f"{replica.name} {state} in {seconds:.2f}{budget} with status {status}{slowest_worker(report)}")
         await self._drop(replica, state)
 
     async def _drop(self, replica: Replica, state: str = "killed") -> None:
@@ -289,17 +263,3 @@ class Fleet:
         with contextlib.suppress(ValueError):
             self.replicas.remove(replica)
         await asyncio.to_thread(replica.process.discard)
-
-
-def _slowest(report: Mapping[str, Any] | None) -> str:
-    """Which worker took longest, where one took noticeably long."""
-    times = {worker["worker"]: worker["duration_seconds"] or 0.0 for worker in (report or {}).get("workers", ())}
-    name = max(times, key=lambda worker: times[worker], default="")
-    return f"; its slowest worker, {name}, took {times[name]:.1f} s" if name and times[name] >= 1 else ""
-
-
-def _shutdown(replica: str, reason: str, seconds: float, status: int, report: Mapping[str, Any] | None) -> Shutdown:
-    if report is None:
-        return Shutdown(replica, reason, seconds, status, None)
-    parts = {name: float(part["duration_seconds"]) for name, part in report["parts"].items()}
-    return Shutdown(replica, reason, seconds, status, float(report["available_seconds"]), parts)

@@ -2,6 +2,15 @@
 
 from dataclasses import dataclass
 
+from quiesce.drill.balancer import Balancer
+from quiesce.drill.fleet import Fleet
+from quiesce.drill.ledger import Ledger, percentile
+from quiesce.drill.load import OrderLoad
+from quiesce.drill.replica import Replica
+
+WINDOW = 5.0
+"""Seconds that the rate and the percentiles look back."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPicture:
@@ -43,3 +52,40 @@ class Picture:
             f"{self.accepted} accepted, {self.failed} failed, backlog {self.backlog} | {self.step} | "
             + ", ".join(str(replica) for replica in self.replicas)
         )
+
+
+def take_picture(
+    *,
+    step: str,
+    planned: float,
+    ledger: Ledger,
+    load: OrderLoad,
+    fleet: Fleet,
+    balancer: Balancer,
+    backlog: int,
+) -> Picture:
+    """How things stand now."""
+    elapsed = load.elapsed
+    recent = ledger.recent(elapsed, WINDOW)
+    return Picture(
+        step=step,
+        elapsed=elapsed,
+        planned=planned,
+        rate=len(recent) / min(WINDOW, max(elapsed, 0.1)),
+        p50=percentile(recent, 0.50),
+        p99=percentile(recent, 0.99),
+        accepted=len(ledger.accepted),
+        failed=len(ledger.failed),
+        in_flight=load.in_flight,
+        backlog=backlog,
+        replicas=tuple(_replica(replica, balancer) for replica in fleet.replicas),
+    )
+
+
+def _replica(replica: Replica, balancer: Balancer) -> ReplicaPicture:
+    backend = balancer.backend(replica.name)
+    if backend is None:
+        return ReplicaPicture(replica.name, replica.state, False, "", "", 0)
+    health = backend.health
+    reason = "" if health.ready else health.reason
+    return ReplicaPicture(replica.name, replica.state, backend.eligible, health.phase, reason, len(backend.connections))

@@ -10,10 +10,11 @@ from typing import Any
 
 from quiesce.drill.audit import Findings, audit
 from quiesce.drill.balancer import Balancer
-from quiesce.drill.fleet import Fleet, Recipe
+from quiesce.drill.fleet import Fleet
 from quiesce.drill.ledger import Ledger, percentile, split_failed
 from quiesce.drill.load import OrderLoad, ProductLoad
-from quiesce.drill.picture import Picture, ReplicaPicture
+from quiesce.drill.picture import take_picture
+from quiesce.drill.replica import Recipe
 from quiesce.drill.scenario import Step, perform
 from quiesce.drill.servers import Servers
 from quiesce.drill.side_by_side import side_by_side
@@ -25,7 +26,6 @@ from quiesce.errors import QuiesceError
 from quiesce.kafka.blocking import in_thread
 
 _SHOW_EVERY = 0.5
-_WINDOW = 5.0
 _DRAIN_BOUND = 20.0
 _HURRIED_DRAIN_BOUND = 8.0
 
@@ -234,41 +234,20 @@ class Drill:
             await asyncio.wait(tasks, timeout=within)
 
     async def _show(self) -> None:
-        while True:
-            self._view.show(self._picture())
-            await asyncio.sleep(_SHOW_EVERY)
-
-    def _picture(self) -> Picture:
-        load, fleet, tables, ledger = self._load, self._fleet, self._tables, self._ledger
+        load, fleet, tables = self._load, self._fleet, self._tables
         assert load is not None
         assert fleet is not None
         assert tables is not None
-        elapsed = load.elapsed
-        recent = ledger.recent(elapsed, _WINDOW)
-        replicas = []
-        for replica in fleet.replicas:
-            backend = self._balancer.backend(replica.name)
-            health = backend.health if backend is not None else None
-            replicas.append(
-                ReplicaPicture(
-                    name=replica.name,
-                    state=replica.state,
-                    ready=backend is not None and backend.eligible,
-                    phase=health.phase if health is not None else "",
-                    reason=health.reason if health is not None and not health.ready else "",
-                    connections=len(backend.connections) if backend is not None else 0,
+        while True:
+            self._view.show(
+                take_picture(
+                    step=self._progress.step,
+                    planned=self._plan.seconds,
+                    ledger=self._ledger,
+                    load=load,
+                    fleet=fleet,
+                    balancer=self._balancer,
+                    backlog=tables.backlog,
                 )
             )
-        return Picture(
-            step=self._progress.step,
-            elapsed=elapsed,
-            planned=self._plan.seconds,
-            rate=len(recent) / min(_WINDOW, max(elapsed, 0.1)),
-            p50=percentile(recent, 0.50),
-            p99=percentile(recent, 0.99),
-            accepted=len(ledger.accepted),
-            failed=len(ledger.failed),
-            in_flight=load.in_flight,
-            backlog=tables.backlog,
-            replicas=tuple(replicas),
-        )
+            await asyncio.sleep(_SHOW_EVERY)

@@ -5,7 +5,8 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from quiesce.drill.fleet import Fleet, Replica
+from quiesce.drill.fleet import Fleet
+from quiesce.drill.replica import Replica
 from quiesce.errors import StartError
 
 

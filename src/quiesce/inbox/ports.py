@@ -41,14 +41,22 @@ class Source(Protocol):
     async def commit(
         self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline
     ) -> None:
-        """Commits the offsets and waits for the broker's answer.
+        """Commits the offsets and waits for the broker's answer. Waits a rebalance out.
+
+        A partition may be committed under `assignment` while it has been ours without a break since that
+        number: a rebalance that leaves it alone does not touch the work on it.
 
         Raises:
-            CommitRefused: the assignment is over; nothing was committed.
-            Unavailable: no answer by the deadline.
+            CommitRefused: some of the partitions are not ours any more, or were away meanwhile. Their offsets
+                are not committed; those of the others are.
+            Unavailable: no answer by the deadline; whether they are committed is unknown.
         """
         ...
 
     def done(self, assignment: int) -> None:
-        """Says that nothing of this assignment is in hand any more: a revoke waits for it, bounded."""
+        """Says that nothing of this assignment is in hand any more: a revoke waits for it, bounded.
+
+        Records of it that were fetched and not committed are delivered again, as far as their partitions
+        are still ours: else the next commit would pass over them.
+        """
         ...

@@ -7,15 +7,15 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from quiesce.errors import SettingsError
-from quiesce.kafka.blocking import on_loop, until
+from quiesce.kafka.blocking import in_thread, on_loop, until
 from quiesce.kafka.flight import Flight
-from quiesce.kafka.settings import Settings
+from quiesce.kafka.settings import Settings, refused_settings
 from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Outcome
@@ -26,6 +26,9 @@ _POLL = 0.05
 """Seconds; delivery reports end a poll at once, so this only bounds how long a dropped handle lingers."""
 
 _LOOK_AGAIN = 1.0
+
+_GATHER = 0.001
+"""Seconds in which reports gather after some were served: each poll has to fight the loop for the interpreter."""
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -58,8 +61,8 @@ class Handle:
             config["batch.num.messages"] = 1
         try:
             producer: Producer = Producer(config)
-        except KafkaException as error:
-            raise SettingsError(f"the Kafka producer's settings: {error.args[0].str()}") from error
+        except (KafkaException, TypeError, ValueError) as error:
+            raise refused_settings("producer", error) from error
         self._producer: Producer | None = producer
         # In a list, so that the thread can take it out: what stands in a thread's arguments lives on
         # until the thread has ended.
@@ -197,6 +200,14 @@ class Handle:
         await until(lambda: not self.queued(), deadline)
         return self.queued()
 
+    async def flush(self, deadline: float) -> int:
+        """Sends what still waits for a fuller batch, and waits as `settle` does."""
+        if self._producer is not None and self.queued():
+            # `linger.ms` counts for nothing while this call lasts. It ends by itself when nothing is queued.
+            flush = partial(self._producer.flush, max(0.0, deadline - time.monotonic()))
+            in_thread("quiesce-kafka-flush", flush)
+        return await self.settle(deadline)
+
     async def give_up(self, deadline: float) -> int:
         """Purges, ends every call under way, and destroys the producer, all by `deadline`.
 
@@ -231,7 +242,8 @@ def _serve(
     producer = held.pop()
     while not stop.is_set():
         try:
-            producer.poll(_POLL)
+            if producer.poll(_POLL):
+                time.sleep(_GATHER)
         except KafkaException as error:
             # A fatal error comes this way and not by error_cb. Reports of what is purged are still to come.
             on_error(error.args[0])

@@ -14,13 +14,13 @@ from collections.abc import Collection, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from quiesce.errors import QuiesceError, SettingsError, Unavailable
+from quiesce.errors import QuiesceError, Unavailable
 from quiesce.inbox.assignment import Assignment
 from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.kafka.blocking import on_loop, settle_on_loop
 from quiesce.kafka.commit import Answer, Commit, Commits
 from quiesce.kafka.records import as_partitions, as_record, shown
-from quiesce.kafka.settings import Settings
+from quiesce.kafka.settings import Settings, refused_settings
 from quiesce.kafka.troubles import Troubles
 from quiesce.kafka.verdict import named
 
@@ -104,6 +104,10 @@ class Member:
         with self._lock:
             return frozenset(self._assignment.partitions)
 
+    def read_ahead(self) -> int:
+        with self._lock:
+            return len(self._ready)
+
     def close(self) -> None:
         """Has the thread leave the group; `ended` is done when it has."""
         with self._lock:
@@ -136,8 +140,8 @@ class Member:
     def _open(self) -> Consumer:
         try:
             consumer = Consumer(self._settings)
-        except KafkaException as error:
-            raise SettingsError(f"the Kafka consumer's settings: {error.args[0].str()}") from error
+        except (KafkaException, TypeError, ValueError) as error:
+            raise refused_settings("consumer", error) from error
         try:
             consumer.list_topics(timeout=_PROBE)
             consumer.subscribe(
@@ -161,15 +165,14 @@ class Member:
         wait = _POLL_BUSY if busy else _POLL
         if room <= 0:
             self._pause(consumer)
-            messages = consumer.consume(1, wait)
         else:
             self._resume(consumer)
-            # One record ends the wait, the rest of what is there comes with it.
-            messages = consumer.consume(1, wait)
-            if messages and room > 1:
-                messages += consumer.consume(room - 1, 0)
-        if messages:
-            self._receive(messages)
+        # One record ends the wait, the rest of what is there comes with it. Each is put where a rebalance
+        # finds it before the client is called again, for any call may bring one.
+        if self._receive(consumer.consume(1, wait)):
+            if room > 1:
+                self._receive(consumer.consume(room - 1, 0))
+            on_loop(self._loop, self._told.set)
 
     def _must_pause(self) -> bool:
         now = time.monotonic()
@@ -191,7 +194,10 @@ class Member:
             consumer.resume([KafkaPartition(*one) for one in paused])
         self._paused.clear()
 
-    def _receive(self, messages: Sequence[Message]) -> None:
+    def _receive(self, messages: Sequence[Message]) -> bool:
+        """Makes records ready; returns whether there was anything."""
+        if not messages:
+            return False
         records: list[Record] = []
         for message in messages:
             error = message.error()
@@ -205,7 +211,7 @@ class Member:
             # librdkafka holds back what was fetched before a rebalance; were one to slip through, it
             # changes nothing here.
             self._ready.extend(record for record in records if record.source in ours)
-        on_loop(self._loop, self._told.set)
+        return True
 
     def _send_next(self, consumer: Consumer) -> bool:
         """Sends the next commit, if one waits and may be sent now. Returns whether there was one."""

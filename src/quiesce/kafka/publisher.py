@@ -17,6 +17,7 @@ from quiesce.kafka.settings import (
     admin_settings,
     given_settings,
     producer_settings,
+    whole_number,
 )
 from quiesce.kafka.topics import Topics
 from quiesce.lifecycle.deadline import Deadline
@@ -61,7 +62,7 @@ class KafkaPublisher:
         compression = {str(given.get(key, "none")) for key in ("compression.type", "compression.codec")}
         self._topics = Topics(admin_settings(given), compressed=compression != {"none"})
         self._address = given.get("bootstrap.servers", given.get("metadata.broker.list"))
-        self._batch_size = int(str(given.get("batch.size", DEFAULT_BATCH_SIZE)))
+        self._batch_size = whole_number(given, "batch.size", DEFAULT_BATCH_SIZE)
         self._alone = False
         self._handle: Handle | None = None
         self._generation = 0
@@ -77,6 +78,8 @@ class KafkaPublisher:
             Unavailable: no broker answered. Nothing is left behind; it may be called again.
             SettingsError: librdkafka refused a setting.
         """
+        if self._handle is not None:
+            return self
         handle = self._make(self._batch_size)
         try:
             answered = await in_thread("quiesce-kafka-probe", handle.probe(_PROBE))
@@ -222,7 +225,7 @@ class KafkaPublisher:
         self._generation += 1
         if handle.usable:
             # Purging and destroying have their share of the time.
-            await handle.settle(deadline.at - min(_LAST, deadline.remaining(time.monotonic()) / 10))
+            await handle.flush(deadline.at - min(_LAST, deadline.remaining(time.monotonic()) / 10))
         now = time.monotonic()
         undelivered = await handle.give_up(min(now + _LAST, max(now + _LEAST, deadline.at)))
         if undelivered:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from confluent_kafka import KafkaException
+
 from quiesce.errors import SettingsError
 
 CLIENT_LOGGER = logging.getLogger("quiesce.kafka.librdkafka")
@@ -154,6 +156,21 @@ def consumer_settings(given: Mapping[str, object], group: str) -> Settings:
             f"setting 'group.id' of the Kafka consumer: got {other!r}, takes {group!r} as given by group="
         )
     return _COMMON | _CONSUMER | dict(given) | {"group.id": group}
+
+
+def whole_number(settings: Mapping[str, object], name: str, default: int) -> int:
+    """A setting that we reckon with ourselves. Raises SettingsError if it is not a number."""
+    value = settings.get(name, default)
+    try:
+        return int(str(value))
+    except ValueError as error:
+        raise SettingsError(f"setting {name!r} of the Kafka client: got {value!r}, takes a number") from error
+
+
+def refused_settings(what: str, error: Exception) -> SettingsError:
+    """What librdkafka, or confluent-kafka, says of settings that we passed through."""
+    reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+    return SettingsError(f"the Kafka {what}'s settings: {reason}")
 
 
 def admin_settings(given: Mapping[str, object]) -> Settings:

@@ -8,7 +8,7 @@ from quiesce.errors import IntakeClosed, SettingsError, Unavailable
 from quiesce.inbox.record import Batch, TopicPartition
 from quiesce.kafka.commit import Commit
 from quiesce.kafka.member import Member
-from quiesce.kafka.settings import consumer_settings, given_settings
+from quiesce.kafka.settings import consumer_settings, given_settings, whole_number
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
@@ -50,7 +50,7 @@ class KafkaSource:
         self._settings = consumer_settings(given, group)
         if not topics or not all(topics):
             raise SettingsError("setting 'topics' of the Kafka consumer: got none, takes one topic at least")
-        interval = float(self._settings.get("max.poll.interval.ms", _MAX_POLL_INTERVAL)) / 1000
+        interval = whole_number(given, "max.poll.interval.ms", _MAX_POLL_INTERVAL) / 1000
         if revoke_bound >= interval:
             raise SettingsError(
                 f"setting 'revoke_bound' of the Kafka consumer: got {revoke_bound:g} s, takes less than "
@@ -69,6 +69,11 @@ class KafkaSource:
         """What the group has given us, now."""
         return self._member.partitions() if self._member else frozenset()
 
+    @property
+    def read_ahead(self) -> int:
+        """Records fetched and not handed out yet. Bounded by `max_poll_records`."""
+        return self._member.read_ahead() if self._member else 0
+
     async def open(self) -> "KafkaSource":
         """Makes the consumer, waits for a broker to answer and subscribes; not for an assignment.
 
@@ -76,6 +81,8 @@ class KafkaSource:
             Unavailable: no broker answered within five seconds. Nothing is left behind.
             SettingsError: librdkafka refused a setting.
         """
+        if self._member is not None:
+            return self
         member = Member(self._settings, self._topics, self._limit, self._revoke_bound, self._told)
         member.start()
         try:

@@ -3,17 +3,39 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from math import isfinite
+from typing import Literal
 
 from quiesce.errors import BudgetError
+
+KEEPER_BOUND = 1.0
+"""Seconds a keeper without a bound of its own may take: it has little left to do once the work is over."""
+
+HAND_BACK_BOUND = 1.0
+"""Seconds in which an aborted worker must have handed back what it had in hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerBound:
-    """What a worker asks of the budget: its own bound in seconds (None: the budget's `workers`)."""
+    """What a worker asks of the budget."""
 
     name: str
     bound: float | None = None
+    """Seconds. None: the budget's `workers`; for a keeper `KEEPER_BOUND`, or `workers` where that is less."""
     after_http: bool = False
+    keeps: tuple[str, ...] | Literal["all"] = ()
+    """The workers that must be over before this one is told to stop; "all": all others, and HTTP."""
+    hands_back: bool = False
+    """It gets `HAND_BACK_BOUND` more when it is aborted."""
+
+    def waits_for(self, other: "WorkerBound") -> bool:
+        """Whether it is told only after that one is over. Of two that keep all, neither waits."""
+        if self.keeps == "all":
+            return other.name != self.name and other.keeps != "all" and self.name not in other.keeps
+        return other.name in self.keeps
+
+    @property
+    def waits_for_http(self) -> bool:
+        return self.after_http or self.keeps == "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +44,8 @@ class Budget:
 
     HTTP and workers drain side by side, so what counts is the longest path and not the sum
     (R-SHUT-OBS-1): prestop + max(lame_duck + http + workers that come after it, workers) + producers +
-    pools + report + margin. What does not fit raises `BudgetError`, which shows the sum.
+    pools + report + margin. A worker that keeps others comes after the longest of them. What does not fit
+    raises `BudgetError`, which shows the sum.
 
     Raises:
         BudgetError: a value is negative or not a number, or the parts exceed `grace_period`.
@@ -66,7 +89,9 @@ class Budget:
 
     def bound_of(self, worker: WorkerBound) -> float:
         """Seconds this worker may take once it is told to stop."""
-        return self.workers if worker.bound is None else worker.bound
+        if worker.bound is not None:
+            return worker.bound
+        return min(KEEPER_BOUND, self.workers) if worker.keeps else self.workers
 
     def longest(self, workers: Iterable[WorkerBound] = ()) -> float:
         """Seconds of the longest path through the shutdown, preStop and margin included."""
@@ -89,21 +114,48 @@ class Budget:
 
     def sum_of(self, workers: Iterable[WorkerBound] = ()) -> str:
         """The sum behind `longest`, as people read it."""
-        workers = tuple(workers)
-        after = self._after_http(workers)
+        ends = self._ends(tuple(workers))
+        served = self.lame_duck + self.http
+        after = max((end - served for w, end in ends if w.waits_for_http and not w.keeps), default=0.0)
+        beside = self._beside_http(ends, keepers=False)
         http = f"lame_duck {self.lame_duck:g} + http {self.http:g}" + (f" + after http {after:g}" if after else "")
+        work = f"workers {beside:g}"
+        # Where keepers make a side longer, they are shown on that side.
+        if (kept := self._after_http(ends) - after) > 0:
+            http += f" + keepers {kept:g}"
+        if (kept := self._beside_http(ends) - beside) > 0:
+            work += f" + keepers {kept:g}"
         return (
-            f"prestop {self.prestop:g} + max({http}, workers {self._beside_http(workers):g}) + producers "
+            f"prestop {self.prestop:g} + max({http}, {work}) + producers "
             f"{self.producers:g} + pools {self.pools:g} + report {self.report:g} + margin {self.margin:g}"
         )
 
     def _drain(self, workers: tuple[WorkerBound, ...]) -> float:
-        http = self.lame_duck + self.http + self._after_http(workers)
-        return max(http, self._beside_http(workers))
+        ends = self._ends(workers)
+        return max(self.lame_duck + self.http + self._after_http(ends), self._beside_http(ends))
 
-    def _after_http(self, workers: tuple[WorkerBound, ...]) -> float:
-        return max((self.bound_of(w) for w in workers if w.after_http), default=0.0)
+    def _ends(self, workers: tuple[WorkerBound, ...]) -> list[tuple[WorkerBound, float]]:
+        """With each worker the seconds after T0 at which it is over at the latest, if it heeds its abort."""
+        known: dict[str, float] = {}
 
-    def _beside_http(self, workers: tuple[WorkerBound, ...]) -> float:
+        def end(worker: WorkerBound, on_the_way: frozenset[str]) -> float:
+            if worker.name not in known:
+                began = self.lame_duck + self.http if worker.waits_for_http else 0.0
+                if worker.keeps:
+                    way = on_the_way | {worker.name}
+                    # A circle is refused elsewhere; here it only must not go round for ever.
+                    kept = (other for other in workers if worker.waits_for(other) and other.name not in way)
+                    began = max([began, *(end(other, way) for other in kept)])
+                known[worker.name] = began + self.bound_of(worker) + (HAND_BACK_BOUND if worker.hands_back else 0.0)
+            return known[worker.name]
+
+        return [(worker, end(worker, frozenset())) for worker in workers]
+
+    def _after_http(self, ends: list[tuple[WorkerBound, float]]) -> float:
+        served = self.lame_duck + self.http
+        return max((end - served for worker, end in ends if worker.waits_for_http), default=0.0)
+
+    def _beside_http(self, ends: list[tuple[WorkerBound, float]], *, keepers: bool = True) -> float:
         # A service without workers still keeps its share: they may be registered later in the start.
-        return max((self.bound_of(w) for w in workers if not w.after_http), default=self.workers)
+        beside = [end for w, end in ends if not w.waits_for_http and (keepers or not w.keeps)]
+        return max(beside, default=self.workers)

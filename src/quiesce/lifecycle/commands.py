@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
+from quiesce.lifecycle.watches import What
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class FireStop:
 @dataclass(frozen=True, slots=True)
 class AbortWorker:
     worker: str
+    cause: str
+    """Why, for people: it travels with the cancel and stands in `stop.abort_cause`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,18 @@ class GiveUpCloser:
 
 
 @dataclass(frozen=True, slots=True)
+class LookAt:
+    """Say where this hangs. It has not ended, and `share` of its bound is over; 1.0 is the end of it.
+
+    `name` is a worker's or a resource's; the other kinds have none.
+    """
+
+    what: What
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class MakeReport:
     deadline: Deadline
 
@@ -95,5 +110,6 @@ Command = (
     | AbortSections
     | CloseResource
     | GiveUpCloser
+    | LookAt
     | MakeReport
 )

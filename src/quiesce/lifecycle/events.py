@@ -36,6 +36,10 @@ class StopRequested(Event):
     reason: str
     failed: bool
     at: float
+    available: float = 0.0
+    """Seconds until the hard deadline."""
+    scale: float = 1.0
+    """Below 1 where less time is left than the budget allows: every part shrinks in proportion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,19 @@ class WorkerBegan(Event):
 class WorkerEnded(Event):
     worker: str
     outcome: str
-    """`finished`, `failed`, `aborted` or `abandoned`."""
+    """`finished`, `failed`, `aborted`, `handed back` or `abandoned`."""
     seconds: float | None
     """From the instant it was told to stop; None if it ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRestarted(Event):
+    """It failed and begins again in `wait` seconds; `failures` lie within its policy's window."""
+
+    worker: str
+    error: str
+    failures: int
+    wait: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,13 @@ class IterationEnded(Event):
 class WorkAbandoned(Event):
     worker: str
     what: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsInFlight(Event):
+    """How many requests and websockets the application has in hand, told within 0.1 s of a change."""
+
     count: int
 
 
@@ -115,6 +136,25 @@ class ResourceClosed(Event):
     seconds: float
     undelivered: int
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class StillRunning(Event):
+    """Something has not ended, and `share` of its bound is over; 1.0 is the end of it. The hang report."""
+
+    what: str
+    """`start`, `http`, `request`, `worker`, `section`, `closer`, `task` or `thread`."""
+    name: str
+    age: float | None
+    """Seconds: of its iteration, its request, its section, its closing; None where nobody knows."""
+    where: str
+    """Its innermost await, or where its thread stands: file, line and function."""
+    section: str
+    """The critical section it is in, or empty."""
+    holds: str
+    """The resource it holds, as far as that is known, or empty."""
+    share: float | None
+    """None where somebody asked, and no bound was over."""
 
 
 @dataclass(frozen=True, slots=True)

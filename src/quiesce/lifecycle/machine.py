@@ -7,15 +7,20 @@ Nothing here waits, so the order of a shutdown is a property of this file and ca
 
 from collections.abc import Iterator
 
-from quiesce.errors import IntakeClosed, QuiesceError
+from quiesce.errors import IntakeClosed, QuiesceError, SettingsError
 from quiesce.lifecycle import commands as do
-from quiesce.lifecycle.budget import Budget, WorkerBound
+from quiesce.lifecycle.budget import HAND_BACK_BOUND, Budget, WorkerBound
+from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import AbortRequested, Event, PartBegan, PartEnded, PhaseChanged, StopRequested
 from quiesce.lifecycle.members import PartState, ResourceState, WorkerState
 from quiesce.lifecycle.phases import CLOSING_ORDER, Part, Phase
 from quiesce.lifecycle.plan import Plan
+from quiesce.lifecycle.watches import Watches, What
 
 Decision = do.Command | Event
+
+OUT_OF_TIME = "its time is over"
+"""The cause of an abort at a deadline."""
 
 
 class Machine:
@@ -34,7 +39,8 @@ class Machine:
         self._starting = True
         self._announced = False
         self._aborting: float | None = None
-        self._abort_reason = ""
+        self._abort_cause = ""
+        self._abort_told = False
         self._sections = 0
         self._sections_aborted = False
         self._http_serving = False
@@ -43,6 +49,7 @@ class Machine:
         self._http_over = True
         self._closing: ResourceState | None = None
         self._reported = False
+        self._watches = Watches(self._runs_in_bound)
 
     # What the shell tells while the service starts.
 
@@ -57,8 +64,31 @@ class Machine:
             raise QuiesceError(f"two workers are called {ask.name!r}; give one of them a name= of its own")
         if not self._starting or self.stopping:
             raise IntakeClosed(f"worker {ask.name!r} came too late: workers are registered by the start-up function")
-        self.budget.require([*(state.ask for state in self.workers.values()), ask])
+        # Each for itself, where its line of the start-up function is at hand; all together in `check_workers`.
+        self.budget.require([ask])
         self.workers[ask.name] = WorkerState(ask)
+
+    def check_workers(self) -> None:
+        """Refuses edges between workers that cannot be kept. Once all are registered.
+
+        Raises:
+            SettingsError: a worker keeps one that is not there, or they keep each other in a circle.
+            BudgetError: the chain does not fit.
+        """
+        asks = {name: state.ask for name, state in self.workers.items()}
+        for ask in asks.values():
+            for name in ask.keeps if ask.keeps != "all" else ():
+                if name not in asks:
+                    raise SettingsError(f"worker {ask.name!r} keeps {name!r}, and there is no such worker")
+        keepers = any(ask.keeps for ask in asks.values())
+        over: set[str] = set()
+        while keepers and (left := [ask for ask in asks.values() if ask.name not in over]):
+            # Those that wait for nobody who is left go next; if there is none, they wait for each other.
+            free = {ask.name for ask in left if not any(ask.waits_for(other) for other in left)}
+            if not free:
+                raise SettingsError(f"workers keep each other in a circle: {', '.join(ask.name for ask in left)}")
+            over |= free
+        self.budget.require(asks.values())
 
     def opening(self, name: str, part: Part) -> bool:
         """Whether this resource may be opened now: not once a stop is requested."""
@@ -104,20 +134,26 @@ class Machine:
         self.stop(now, reason)
         if self._aborting is None:
             self._aborting = now
-            self._abort_reason = reason
+            self._abort_cause = reason
 
-    def worker_ended(self, name: str, now: float, error: str | None = None) -> None:
-        """A worker's `run` is over. With an error, unless it was aborted, the service has failed."""
+    def worker_ended(
+        self, name: str, now: float, error: str | None = None, *, torn: bool = True, handed_back: bool = False
+    ) -> None:
+        """A worker's `run` is over. With an error, unless it was aborted, the service has failed.
+
+        Args:
+            torn: False where an abort could not tear it, as with a thread: it has finished, if late.
+            handed_back: it was torn, and what it had in hand was put back.
+        """
         worker = self.workers[name]
-        worker.end(now, error)
-        if worker.outcome == "failed":
+        if worker.outcome is not None:
+            return  # abandoned: it comes after the closing began, and the report may be written
+        if worker.end(now, error, torn=torn, handed_back=handed_back) == "failed":
             self.stop(now, f"worker {name} failed: {error}", failed=True)
 
-    def section_began(self) -> None:
-        self._sections += 1
-
-    def section_ended(self) -> None:
-        self._sections -= 1
+    def sections_open(self, count: int) -> None:
+        """How many critical sections are open now."""
+        self._sections = count
 
     def http_ended(self) -> None:
         self._http_over = True
@@ -133,6 +169,15 @@ class Machine:
         self._reported = True
 
     # What the shell asks.
+
+    @property
+    def sections_until(self) -> Deadline:
+        """When critical sections that are still open are aborted."""
+        if self.plan is None:
+            return Deadline.never()
+        if self._aborting is None:
+            return self.plan.drain
+        return Deadline(min(self._abort_until(), self.plan.drain.at))
 
     @property
     def wake_at(self) -> float | None:
@@ -152,11 +197,15 @@ class Machine:
                     instants.append(worker.deadline.at)
         if self._closing is not None and self._closing.deadline is not None:
             instants.append(self._closing.deadline.at)
+        if (look_at := self._watches.next_at) is not None:
+            instants.append(look_at)
         return min(instants, default=None)
 
     def decide(self, now: float) -> list[Decision]:
         """Everything that has to be done now, in order."""
-        return list(self._decide(now))
+        decisions = list(self._decide(now))
+        decisions += [do.LookAt(what, name, share) for what, name, share in self._watches.due(now)]
+        return decisions
 
     def _decide(self, now: float) -> Iterator[Decision]:
         if self.plan is None:
@@ -185,37 +234,51 @@ class Machine:
         assert self.reason is not None
         yield do.BecomeNotReady(self.reason)
         # All intake closes together, before anything waits: no worker begins while another one drains.
+        # Only who waits for others by an edge of its own is told later.
         for worker in self.workers.values():
-            if not worker.ask.after_http:
-                yield from self._tell(worker, now, plan)
+            yield from self._tell(worker, now, plan)
         yield do.ArmHardDeadline(plan.end)
-        yield StopRequested(self.reason, self.failed, now)
+        yield StopRequested(self.reason, self.failed, now, plan.end.remaining(now), plan.scale)
         if self._starting:
+            self._watches.begin(What.START, "", now, plan.drain.at)
             yield do.InterruptStart()
 
     def _tell(self, worker: WorkerState, now: float, plan: Plan) -> Iterator[Decision]:
-        if worker.running and worker.told_at is None and worker.outcome is None:
+        if worker.told_at is None and not worker.over and self._free(worker):
             worker.told_at = now
-            worker.deadline = plan.worker(self.budget.bound_of(worker.ask), now)
+            reserve = HAND_BACK_BOUND if worker.ask.hands_back else 0.0
+            worker.deadline = plan.worker(self.budget.bound_of(worker.ask), now, reserve)
+            self._watches.begin(What.WORKER, worker.ask.name, now, worker.deadline.at)
             yield do.FireStop(worker.ask.name, worker.deadline)
+
+    def _free(self, worker: WorkerState) -> bool:
+        """Whether all that this worker waits for is over, so that it may be told and aborted."""
+        ask = worker.ask
+        if ask.after_http and not (self._http_over or self._http_aborted):
+            return False
+        if ask.keeps == "all" and not self._http_over:
+            return False
+        return not ask.keeps or all(s.over for s in self.workers.values() if ask.waits_for(s.ask))
 
     def _begin_drain(self, now: float, plan: Plan) -> Iterator[Decision]:
         self.phase = Phase.DRAINING
+        self._watches.begin(What.SECTIONS, "", plan.t0, plan.drain.at)
         yield PhaseChanged(self.phase, now)
         if not self._http_over and not plan.lame_duck.passed(now):
             yield self._part_begins(Part.LAME_DUCK, now)
         yield self._part_begins(Part.WORKERS, now)
 
     def _drain(self, now: float, plan: Plan) -> Iterator[Decision]:
-        if self._aborting is not None and self._abort_reason:
-            yield AbortRequested(self._abort_reason, self._aborting)
-            self._abort_reason = ""
+        if self._aborting is not None and not self._abort_told:
+            self._abort_told = True
+            yield AbortRequested(self._abort_cause, self._aborting)
         aborting = self._aborting is not None
         if not self._http_over and not self._http_draining and (aborting or plan.lame_duck.passed(now)):
             self._http_draining = True
             if self._part_is_open(Part.LAME_DUCK):
                 yield self._part_ends(Part.LAME_DUCK, now)
             yield self._part_begins(Part.HTTP, now)
+            self._watches.begin(What.HTTP, "", now, plan.http.at)
             yield do.BeginHttpDrain(plan.http)
         if (
             self._http_draining
@@ -230,15 +293,29 @@ class Machine:
                 yield self._part_ends(Part.LAME_DUCK, now)
             if self._http_over and self._part_is_open(Part.HTTP):
                 yield self._part_ends(Part.HTTP, now)
-            for worker in self.workers.values():
-                yield from self._tell(worker, now, plan)
         for worker in self.workers.values():
+            yield from self._tell(worker, now, plan)
             late = worker.deadline is not None and worker.deadline.passed(now)
-            if not worker.over and not worker.aborted and (aborting or late):
-                worker.aborted = True
-                yield do.AbortWorker(worker.ask.name)
+            # What protects the work of others outlives it in an abort as well.
+            if not worker.over and not worker.aborted and (late or (aborting and self._free(worker))):
+                yield self._abort_worker(worker, OUT_OF_TIME if late else self._abort_cause)
         if self._drained() or plan.drain.passed(now) or (aborting and now >= self._abort_until()):
             yield from self._begin_close(now)
+
+    def _runs_in_bound(self, what: What, name: str) -> bool:
+        if what is What.CLOSER:
+            return self._closing is not None and self._closing.name == name and self._closing.outcome is None
+        if self._aborting is not None:
+            return False
+        match what:
+            case What.WORKER:
+                return not self.workers[name].over and not self.workers[name].aborted
+            case What.HTTP:
+                return not self._http_over and not self._http_aborted
+            case What.SECTIONS:
+                return self._sections > 0 and self.phase is Phase.DRAINING
+            case _:
+                return self._starting and self.phase is Phase.STARTING
 
     def _drained(self) -> bool:
         return self._http_over and self._sections == 0 and all(worker.over for worker in self.workers.values())
@@ -248,9 +325,19 @@ class Machine:
         assert self._aborting is not None
         return self._aborting + 1.0
 
+    def _abort_worker(self, worker: WorkerState, cause: str) -> do.AbortWorker:
+        worker.aborted = True
+        return do.AbortWorker(worker.ask.name, cause)
+
     def _begin_close(self, now: float) -> Iterator[Decision]:
         for worker in self.workers.values():
             if not worker.over:
+                if worker.told_at is None:
+                    # A keeper: what it keeps did not end. It goes no earlier than this.
+                    worker.told_at, worker.deadline = now, Deadline(now)
+                    yield do.FireStop(worker.ask.name, worker.deadline)
+                if not worker.aborted:
+                    yield self._abort_worker(worker, OUT_OF_TIME)
                 worker.outcome = "abandoned"
         if self._sections and not self._sections_aborted:
             self._sections_aborted = True
@@ -280,6 +367,7 @@ class Machine:
                     current.began = now
                     self.closing_order.append(current)
                     current.deadline = plan.closer(self.parts[part].until, now, len(left))
+                    self._watches.begin(What.CLOSER, current.name, now, current.deadline.at)
                     yield do.CloseResource(current.name, part, current.deadline)
                     break
                 if self._part_is_open(part):

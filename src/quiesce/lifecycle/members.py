@@ -9,7 +9,11 @@ from quiesce.lifecycle.phases import Part
 
 @dataclass(slots=True)
 class WorkerState:
-    """`told_at`: when its token fired. `outcome` is None while it runs."""
+    """`told_at`: when its token fired. `outcome` is None while it runs.
+
+    It is `finished`, `failed`, `aborted` (torn), `handed back` (torn, and its work was put back), or
+    `abandoned` (it still ran when the closing began).
+    """
 
     ask: WorkerBound
     running: bool = False
@@ -24,14 +28,15 @@ class WorkerState:
     def over(self) -> bool:
         return self.outcome is not None or not self.running
 
-    def end(self, now: float, error: str | None) -> None:
-        if self.aborted:
-            self.outcome = "aborted"
+    def end(self, now: float, error: str | None, *, torn: bool, handed_back: bool) -> str:
+        if self.aborted and torn:
+            self.outcome = "handed back" if handed_back else "aborted"
         else:
             self.outcome = "finished" if error is None else "failed"
         self.error = error
         if self.told_at is not None:
             self.seconds = now - self.told_at
+        return self.outcome
 
 
 @dataclass(slots=True)

@@ -49,9 +49,13 @@ class Plan:
             end=Deadline(end),
         )
 
-    def worker(self, bound: float, told_at: float) -> Deadline:
-        """When a worker told to stop at `told_at` must be done; `bound` is its share in seconds."""
-        return Deadline(min(told_at + bound * self.scale, self.drain.at))
+    def worker(self, bound: float, told_at: float, reserve: float = 0.0) -> Deadline:
+        """When a worker told to stop at `told_at` must be done.
+
+        `bound` is its share in seconds; `reserve` seconds of the drain are kept for what follows its abort.
+        """
+        latest = max(min(told_at, self.drain.at), self.drain.at - reserve * self.scale)
+        return Deadline(min(told_at + bound * self.scale, latest))
 
     def part(self, part: Part) -> Deadline:
         """When this part must be over at the latest."""

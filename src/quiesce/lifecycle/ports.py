@@ -1,14 +1,15 @@
 """What the core needs of the world, as Protocols. Nobody inherits from them."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Part
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 OnDrain = Literal["finish", "cancel"]
@@ -25,6 +26,24 @@ class Observer(Protocol):
     """Is told every typed event, in order, on the event loop's thread. It must not block."""
 
     def observe(self, event: Event) -> None: ...
+
+
+@runtime_checkable
+class FlushesTelemetry(Protocol):
+    """An observer that keeps telemetry back and sends it in batches. It is flushed inside the part `report`."""
+
+    def flush(self, seconds: float) -> bool:
+        """Sends what is kept, within `seconds`; whether all of it went. Runs in a thread of its own."""
+        ...
+
+
+@runtime_checkable
+class NamesHolders(Protocol):
+    """A resource that knows who has it in use, for the hang report."""
+
+    def holders(self) -> Sequence[tuple[str, str]]:
+        """For each use: the name of the task that has it, and what a person wants to know of it."""
+        ...
 
 
 class Stop(Protocol):
@@ -45,6 +64,20 @@ class Stop(Protocol):
         """When what is in hand must be done. `Deadline.never()` until a stop is requested."""
         ...
 
+    @property
+    def aborted(self) -> bool:
+        """Whether the service has given this worker up: a cancel that comes now is an abort.
+
+        An abort is not an outcome. Code that acknowledges, retries or marks must ask this before it takes a
+        cancel, or an error that followed from one, for a failure of the work.
+        """
+        ...
+
+    @property
+    def abort_cause(self) -> str | None:
+        """Why, for people. The same words are the message of the `CancelledError`."""
+        ...
+
     def remaining(self) -> float:
         """Seconds to the deadline; infinite until a stop is requested."""
         ...
@@ -61,8 +94,32 @@ class Stop(Protocol):
         """Sleeps, or returns at once when a stop is requested. True if it slept the whole time."""
         ...
 
+    def sleep_sync(self, seconds: float) -> bool:
+        """`sleep` for threads."""
+        ...
+
+    async def or_stop(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Awaits an idle wait (a fetch, a queue, a notification), or None when a stop comes first.
+
+        The wait is then cancelled and awaited, for at most a second; what it brings all the same is
+        returned, so no item is lost. Not for work in hand: a stop must not tear that.
+        """
+        ...
+
+    def on_stop(self, wake: Callable[..., object], *args: object) -> None:
+        """Calls `wake(*args)` on the loop's thread when a stop is requested, or at once if it was.
+
+        For what blocks a thread in a call of its own: put a sentinel into its queue, shut its socket. It must
+        not block.
+        """
+        ...
+
     def every(self, seconds: float, *, jitter: float = 0.0) -> AsyncIterator[None]:
         """Yields at once and then every `seconds`; each turn is one iteration. Never yields after stop."""
+        ...
+
+    def every_sync(self, seconds: float, *, jitter: float = 0.0) -> Iterator[None]:
+        """`every` for threads."""
         ...
 
     def begin(self, what: str) -> AbstractContextManager[None] | None:
@@ -137,3 +194,12 @@ class NeedsResources(Protocol):
 
     @property
     def resources(self) -> Sequence[Resource[object]]: ...
+
+
+@runtime_checkable
+class ShowsProgress(Protocol):
+    """A worker that says whether it gets on. A probe that sees only that it exists hides a standstill."""
+
+    def why_not_ready(self, now: float) -> str | None:
+        """Why the service should count as not ready at `now` (the loop's clock), or None. It must not block."""
+        ...

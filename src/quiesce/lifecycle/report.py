@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 
+from quiesce.lifecycle.events import StillRunning
 from quiesce.lifecycle.machine import Machine
 from quiesce.lifecycle.phases import Part
 
@@ -74,6 +75,10 @@ class ShutdownReport:
     resources: Sequence[ResourceReport]
     abandoned: Sequence[Abandoned] = ()
     errors: Sequence[str] = ()
+    scale: float = 1.0
+    """Below 1 where less time was left than the budget allows: every part shrank in proportion."""
+    hung: Sequence[StillRunning] = ()
+    """What still ran when its bound was over, and where: the last look at each."""
 
     def with_exit_code(self, code: ExitCode) -> "ShutdownReport":
         """The same report, where something stronger than its own content decides the status."""
@@ -86,6 +91,7 @@ class ShutdownReport:
             "reason": self.reason,
             "duration_seconds": round(self.seconds, 6),
             "available_seconds": round(self.available, 6),
+            "scale": round(self.scale, 6),
             "exit_code": self.exit_code,
             "parts": {
                 p.part.value: {
@@ -99,11 +105,24 @@ class ShutdownReport:
             "resources": [_seconds_named(asdict(r)) for r in self.resources],
             "abandoned": [asdict(a) for a in self.abandoned],
             "errors": list(self.errors),
+            "hung": [
+                {
+                    "what": h.what,
+                    "name": h.name,
+                    "age_seconds": None if h.age is None else round(h.age, 6),
+                    "where": h.where,
+                    "section": h.section,
+                    "holds": h.holds,
+                }
+                for h in self.hung
+            ],
         }
 
     def table(self) -> str:
         """A few aligned lines for a terminal."""
         lines = [f"{self.service} stopped in {self.seconds:.2f} s of {self.available:g} s: {self.reason}"]
+        if self.scale < 1:
+            lines.append(f"  only {self.available:.3g} s were left: every part had {self.scale:.0%} of its bound")
         for part in self.parts:
             mark = "  OVERRAN" if part.overran else ""
             lines.append(f"  {part.part.value:<10} {part.seconds:7.3f} s of {part.bound:g} s{mark}")
@@ -115,8 +134,17 @@ class ShutdownReport:
             detail = f" ({resource.detail})" if resource.detail else ""
             lines.append(f"  closed     {resource.resource}: {resource.outcome}{extra}{detail}")
         lines.extend(f"  abandoned  {a.count} {a.what} ({a.worker})" for a in self.abandoned)
+        lines.extend(f"  hung       {line_of_hang(h)}" for h in self.hung)
         lines.extend(f"  error      {error}" for error in self.errors)
         return "\n".join([*lines, f"  exit code  {self.exit_code}"])
+
+
+def line_of_hang(hang: StillRunning) -> str:
+    """A hang in one line, for people."""
+    age = "" if hang.age is None else f", for {hang.age:.1f} s"
+    section = f", in critical section {hang.section}" if hang.section else ""
+    holds = f", holds {hang.holds}" if hang.holds else ""
+    return f"{hang.what} {hang.name}{age}, at {hang.where}{section}{holds}"
 
 
 _NAMED = {"seconds": "duration_seconds", "began_at": "began_at_seconds", "ended_at": "ended_at_seconds"}
@@ -139,6 +167,7 @@ def compose(
     now: float,
     abandoned: Sequence[Abandoned] = (),
     errors: Sequence[str] = (),
+    hung: Sequence[StillRunning] = (),
 ) -> ShutdownReport:
     """The report as it stands at `now`; parts that are not over yet are counted until then."""
     plan = machine.plan
@@ -160,6 +189,7 @@ def compose(
         for worker in ran
     ]
     left = [Abandoned(w.ask.name, "iteration", 1) for w in ran if w.outcome in ("aborted", "abandoned")]
+    left += [Abandoned(w.ask.name, "iteration handed back", 1) for w in ran if w.outcome == "handed back"]
     told = {a.worker for a in abandoned}
     # A worker that said what it left need not be counted a second time for having been aborted.
     everything = [*abandoned, *(a for a in left if a.worker not in told)]
@@ -191,4 +221,6 @@ def compose(
         resources=resources,
         abandoned=everything,
         errors=list(errors),
+        scale=plan.scale,
+        hung=list(hung),
     )

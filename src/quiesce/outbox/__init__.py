@@ -2,10 +2,11 @@
 
 from quiesce.outbox.event import MAX_EVENT_BYTES, ClaimedEvent, OutboxEvent
 from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
-from quiesce.outbox.statement import Statement, statement
+from quiesce.outbox.statement import BatchStatement, Statement, batch_statement, statement
 
 __all__ = [
     "MAX_EVENT_BYTES",
+    "BatchStatement",
     "ClaimedEvent",
     "Dead",
     "Dispatched",
@@ -13,5 +14,6 @@ __all__ = [
     "Outcome",
     "Retry",
     "Statement",
+    "batch_statement",
     "statement",
 ]

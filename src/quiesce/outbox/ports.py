@@ -92,7 +92,8 @@ class Publisher(Protocol):
         `discard`. A cancel does not take messages back.
 
         After `discard` it returns what had been answered until then; an event that is missing from the
-        result has an unknown outcome.
+        result has an unknown outcome. A producer that breaks by itself ends every call in the same way, and
+        until `discard` has replaced it further calls return nothing: what comes behind a gap must wait.
         """
         ...
 

@@ -1,6 +1,7 @@
 """The INSERT that every adapter's `enqueue` sends, and any other language may write by hand."""
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,3 +32,38 @@ def statement(event: OutboxEvent, max_event_bytes: int = MAX_EVENT_BYTES) -> Sta
     payload = event.check(max_event_bytes)
     headers = json.dumps(dict(event.headers), separators=(",", ":"))
     return Statement(INSERT, (event.id, event.topic, event.aggregate_id, event.type, payload, headers))
+
+
+class BatchStatement(NamedTuple):
+    """SQL with `$1`-style placeholders, one array a column, and the arrays in that order."""
+
+    sql: str
+    values: tuple[list[UUID], list[str], list[str], list[str], list[bytes | None], list[str]]
+
+
+# One statement whatever the number: one round trip, and the rows get their positions in the order of the arrays.
+INSERT_MANY = (
+    "INSERT INTO outbox_event (id, topic, aggregate_id, type, payload, headers) "
+    "SELECT id, topic, aggregate_id, type, payload, headers::jsonb "
+    "FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[]) WITH ORDINALITY "
+    "AS event (id, topic, aggregate_id, type, payload, headers, place) ORDER BY place"
+)
+
+
+def batch_statement(events: Sequence[OutboxEvent], max_event_bytes: int = MAX_EVENT_BYTES) -> BatchStatement:
+    """The statement that enqueues `events`, in their order, after checking every one.
+
+    Raises:
+        EnqueueError: see `OutboxEvent.check`.
+    """
+    columns: BatchStatement = BatchStatement(INSERT_MANY, ([], [], [], [], [], []))
+    ids, topics, keys, types, payloads, headers = columns.values
+    for event in events:
+        values = statement(event, max_event_bytes).values
+        ids.append(values[0])
+        topics.append(values[1])
+        keys.append(values[2])
+        types.append(values[3])
+        payloads.append(values[4])
+        headers.append(values[5])
+    return columns

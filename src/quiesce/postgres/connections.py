@@ -83,6 +83,9 @@ class Connector:
     async def __call__(
         self, dsn: str | None = None, *, server_settings: Mapping[str, str] | None = None, **options: Any
     ) -> Connection:
+        if not dsn:
+            # asyncpg would look for a server by itself.
+            raise asyncpg.ClientConfigurationError("no DSN")
         own = dict(server_settings or {})
         try:
             connection: Connection = await asyncpg.connect(dsn, server_settings={**self._settings, **own}, **options)
@@ -141,6 +144,8 @@ CONNECTION_LOST = (
     # The transaction's time limit, or a server that became read-only.
     asyncpg.InvalidTransactionStateError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.PostgresSystemError,
     OSError,
 )
 """What an outage, or a limit that passed, looks like on a connection that had been fine."""

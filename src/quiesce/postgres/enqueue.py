@@ -1,12 +1,13 @@
-"""Writing an event in the caller's own transaction."""
+"""Writing events in the caller's own transaction."""
 
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from quiesce.errors import EnqueueError
-from quiesce.outbox import MAX_EVENT_BYTES, OutboxEvent, statement
-from quiesce.postgres import schema
+from quiesce.outbox import MAX_EVENT_BYTES, OutboxEvent, batch_statement, statement
+from quiesce.outbox.refusals import no_transaction, schema_missing
 from quiesce.postgres.driver import AnyConnection
 
 
@@ -23,14 +24,27 @@ async def enqueue(connection: AnyConnection, event: OutboxEvent, *, max_event_by
         asyncpg.PostgresError: whatever else the database says, such as a unique violation for an id that
             was enqueued before.
     """
-    sql, values = statement(event, max_event_bytes)
+    await _insert(connection, *statement(event, max_event_bytes))
+    return event.id
+
+
+async def enqueue_many(
+    connection: AnyConnection, events: Sequence[OutboxEvent], *, max_event_bytes: int = MAX_EVENT_BYTES
+) -> list[UUID]:
+    """Writes `events` in their order and in one round trip, all or none of them. Returns their ids.
+
+    For everything else see `enqueue`; one event that is refused refuses all.
+    """
+    await _insert(connection, *batch_statement(events, max_event_bytes), nothing=not events)
+    return [event.id for event in events]
+
+
+async def _insert(connection: AnyConnection, sql: str, values: Sequence[Any], *, nothing: bool = False) -> None:
     if not connection.is_in_transaction():
-        raise EnqueueError(
-            "enqueue takes a connection with an open transaction: outside of one the event would not share the "
-            "fate of what it tells about. Write `async with connection.transaction():` around both"
-        )
+        raise no_transaction("Write `async with connection.transaction():` around both")
+    if nothing:
+        return
     try:
         await connection.execute(sql, *values)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        raise schema.missing(str(error)) from error
-    return event.id
+        raise schema_missing(str(error)) from error

@@ -39,7 +39,8 @@ class OutboxRows:
     when it was lost. `claim_bound` seconds after it began, the server ends a claim's transaction by itself and the rows
     are free (before PostgreSQL 17: when it has been idle for that long). `statement_timeout` bounds each statement,
     `connect_timeout` each connection's opening, in seconds. A claim ends early, after one event at least, where its
-    payloads exceed `max_claim_bytes`; so a claim of fewer events than asked for does not mean that no more wait.
+    payloads exceed `max_claim_bytes`, and at 5,000; so a claim of fewer events than asked for does not mean that no
+    more wait.
     """
 
     def __init__(
@@ -162,9 +163,11 @@ class OutboxRows:
                 )
                 await connection.execute(begin)
                 self._left = {}
-                in_flight = [position for claim in self._open for position in claim.in_flight]
+                in_flight = sql.array(position for claim in self._open for position in claim.in_flight)
                 bottom = self._floor.begin(time.monotonic())
-                rows = await connection.fetch(sql.CLAIM, limit, in_flight, self._max_claim_bytes, bottom)
+                rows = await connection.fetch(
+                    sql.CLAIM, min(limit, sql.MAX_PAGE), in_flight, self._max_claim_bytes, bottom
+                )
                 events = events_of(rows, self._left)
                 reach("outbox.claimed")
                 if events:

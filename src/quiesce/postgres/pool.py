@@ -98,7 +98,7 @@ class PoolResource:
         closing = asyncio.ensure_future(pool.close())
         try:
             await asyncio.wait({closing}, timeout=deadline.remaining(time.monotonic()))
-            if closing.done() and closing.exception() is None:
+            if closing.done() and not closing.cancelled() and closing.exception() is None:
                 return Closed()
             held = self._holders.now()
         finally:
@@ -108,6 +108,10 @@ class PoolResource:
                 pool.terminate()
         await asyncio.wait({closing}, timeout=1.0)
         return Closed(forced=True, detail=_detail(held, closing))
+
+    def holders(self) -> list[tuple[str, str]]:
+        """For each connection in use: the task that acquired it, and where and when. For the hang report."""
+        return self._holders.tasks()
 
     async def _note_holder(self, proxy: Proxy) -> None:
         self._holders.note(proxy)

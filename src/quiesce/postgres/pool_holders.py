@@ -12,6 +12,8 @@ from quiesce.postgres.driver import Proxy
 
 # Frames that every acquire passes through; whoever called them is the one to name.
 _PASSED_THROUGH = ("asyncpg", "contextlib", "asyncio", "quiesce.postgres")
+# Frames that are beneath every task, and no part of it.
+_BENEATH_TASKS = ("asyncio.events", "asyncio.base_events", "asyncio.runners")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ class Holders:
             # Server processes that are gone. A pool has tens of connections, so this is rare.
             self._last = {pid: last for pid, last in self._last.items() if last.holds()}
 
+    def tasks(self) -> list[tuple[str, str]]:
+        """The task of each connection that is held at this moment, and the same line."""
+        now = time.monotonic()
+        return [
+            (holder.task, f"a connection since {holder.told(now)}") for holder in self._last.values() if holder.holds()
+        ]
+
     def now(self) -> list[str]:
         """One line a connection that is held at this moment."""
         now = time.monotonic()
@@ -60,6 +69,8 @@ class Holders:
 def _caller(frame: FrameType | None) -> str:
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
+        if module in _BENEATH_TASKS:
+            break
         if not module.startswith(_PASSED_THROUGH):
             return f"{module}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back

@@ -152,10 +152,9 @@ class RowClaim:
                     await _expect(connection, sql.MARK, settling.dispatched)
                 if settling.dead:
                     await _expect(connection, sql.BURY, [event.position for event, _ in settling.dead])
-                    await connection.execute(sql.PARK_DEAD, *_columns(settling.dead))
-                if settling.retry:
-                    waits = [min(max(retry.wait, 0.0), _LONGEST_WAIT) for _, retry in settling.retry]
-                    await connection.execute(sql.PARK_RETRY, *_columns(settling.retry), waits)
+                parked: list[tuple[ClaimedEvent, Retry | Dead]] = [*settling.dead, *settling.retry]
+                if parked:
+                    await connection.execute(sql.PARK, _as_json(parked))
         except CONNECTION_LOST as error:
             # COMMIT was not sent, so the server rolls back whatever it got.
             raise ClaimLost(f"the claim was lost before its outcomes were recorded: {_told(error)}") from error
@@ -206,18 +205,28 @@ class _Outcomes:
         self.counted = Settled(len(self.dispatched), len(self.retry), len(self.dead), released)
 
 
-def _columns(parked: Sequence[tuple[ClaimedEvent, Retry | Dead]]) -> list[list[object]]:
-    return [
-        [event.id for event, _ in parked],
-        [event.position for event, _ in parked],
-        [event.aggregate_id for event, _ in parked],
-        # PostgreSQL cannot store NUL, and a reason may quote anything.
-        [outcome.reason.replace("\0", "")[:_REASON_LENGTH] for _, outcome in parked],
-    ]
+def _as_json(parked: Sequence[tuple[ClaimedEvent, Retry | Dead]]) -> str:
+    return json.dumps(
+        [
+            {
+                "event_id": str(event.id),
+                "position": event.position,
+                "key": event.aggregate_id,
+                # PostgreSQL cannot store NUL, and a reason may quote anything.
+                "reason": outcome.reason.replace("\0", "")[:_REASON_LENGTH],
+                "wait": _within_reason(outcome.wait) if isinstance(outcome, Retry) else None,
+            }
+            for event, outcome in parked
+        ]
+    )
+
+
+def _within_reason(wait: float) -> float:
+    return min(wait, _LONGEST_WAIT) if wait > 0 else 0.0
 
 
 async def _expect(connection: Connection, statement: str, positions: list[int]) -> None:
-    told = await connection.execute(statement, positions)
+    told = await connection.execute(statement, sql.array(positions))
     changed = int(told.rpartition(" ")[2])
     if changed != len(positions):
         # The rows are locked by this very transaction, so somebody has gone round the lock.

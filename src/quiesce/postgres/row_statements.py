@@ -36,41 +36,51 @@ large value is known without fetching it; the running sum is only made when it i
 
 **Plans.** The index on waiting events delivers the order, so a page costs a page, whatever the statistics say about a
 table whose content turns over all day. The settings of `begin` keep the planner from believing otherwise, and spare it
-from planning each page anew.
+from planning each page anew. A plan for any `$1` takes the page for a tenth of the backlog and would make hash tables
+of that size, for every claim; hence the second, constant limit.
 """
 
+from collections.abc import Iterable
 from functools import cache
+
+
+def array(numbers: Iterable[int]) -> str:
+    """A bigint[] as text, which is how the statements take it: for an array asyncpg has to ask the server for its type,
+    once a connection, in a query that takes longer than a claim."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
 
 CLAIM = """
 WITH retries AS MATERIALIZED (
     SELECT position, key, attempts, next_at > now() AS pending
     FROM outbox_parked WHERE state = 'retry'
 ), taken AS MATERIALIZED (
-    SELECT position, id, aggregate_id, topic, type, payload, headers
-    FROM outbox_event
-    WHERE dispatched_at IS NULL AND dead_at IS NULL
-        AND position >= $4
-        AND aggregate_id NOT IN (SELECT key FROM retries WHERE pending)
-    ORDER BY position LIMIT $1
-    FOR UPDATE SKIP LOCKED
+    SELECT * FROM (
+        SELECT position, id, aggregate_id, topic, type, payload, headers, coalesce(octet_length(payload), 0) AS bytes
+        FROM outbox_event
+        WHERE dispatched_at IS NULL AND dead_at IS NULL
+            AND position >= $4
+            AND aggregate_id NOT IN (SELECT key FROM retries WHERE pending)
+        ORDER BY position LIMIT $1
+        FOR UPDATE SKIP LOCKED
+    ) AS page LIMIT 5000
 ), skipped AS (
-    SELECT aggregate_id, min(position) AS position
+    SELECT aggregate_id, position
     FROM outbox_event
     WHERE dispatched_at IS NULL AND dead_at IS NULL
         AND position >= $4
         AND position < (SELECT max(position) FROM taken)
         AND position NOT IN (SELECT position FROM taken)
-        AND position NOT IN (SELECT unnest($2::bigint[]))
+        AND position NOT IN (SELECT unnest($2::text::bigint[]))
         AND aggregate_id NOT IN (SELECT key FROM retries WHERE pending)
-    GROUP BY aggregate_id
 )
 SELECT position, id, aggregate_id, topic, type, payload, NULLIF(headers, '{}'::jsonb) AS headers, 0 AS attempts
 FROM taken
 WHERE CASE
-    WHEN (SELECT sum(octet_length(payload)) FROM taken) <= $3 THEN true
+    WHEN (SELECT sum(bytes) FROM taken) <= $3 THEN true
     ELSE position <= (
-        SELECT coalesce(max(position) FILTER (WHERE bytes <= $3), min(position))
-        FROM (SELECT position, sum(octet_length(payload)) OVER (ORDER BY position) AS bytes FROM taken) AS sized
+        SELECT coalesce(max(position) FILTER (WHERE total <= $3), min(position))
+        FROM (SELECT position, sum(bytes) OVER (ORDER BY position) AS total FROM taken) AS sized
     )
 END
 UNION ALL
@@ -83,6 +93,9 @@ FROM retries WHERE NOT pending AND position IN (SELECT position FROM taken)
 """Three kinds of rows: events taken; without an id, a key held back from a position on; without a key, how often
 the event at a position has failed before."""
 
+MAX_PAGE = 5000
+"""The bound that the statement has written out."""
+
 SURVEY = """
 SELECT pg_snapshot_xmin(snapshot)::text AS xmin, pg_current_xact_id_if_assigned()::text AS own, (
     SELECT min(position) FROM outbox_event
@@ -94,34 +107,27 @@ FROM pg_current_snapshot() AS snapshot
 
 MARK = """
 WITH over AS (
-    DELETE FROM outbox_parked WHERE state = 'retry' AND position = ANY ($1::bigint[])
+    DELETE FROM outbox_parked WHERE state = 'retry' AND position = ANY ($1::text::bigint[])
 )
 UPDATE outbox_event SET dispatched_at = statement_timestamp()
-WHERE position = ANY ($1::bigint[]) AND dispatched_at IS NULL AND dead_at IS NULL
+WHERE position = ANY ($1::text::bigint[]) AND dispatched_at IS NULL AND dead_at IS NULL
 """
 
 BURY = """
 UPDATE outbox_event SET dead_at = statement_timestamp()
-WHERE position = ANY ($1::bigint[]) AND dispatched_at IS NULL AND dead_at IS NULL
+WHERE position = ANY ($1::text::bigint[]) AND dispatched_at IS NULL AND dead_at IS NULL
 """
 
-_PARK = """
+PARK = """
 INSERT INTO outbox_parked AS parked (event_id, position, key, reason, state, attempts, next_at)
-SELECT event_id, position, key, reason, {state}, 1, {next_at}
-FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::text[]{more_types})
-    AS given(event_id, position, key, reason{more_names})
+SELECT event_id, position, key, reason, CASE WHEN wait IS NULL THEN 'dead' ELSE 'retry' END, 1,
+    statement_timestamp() + wait * interval '1 second'
+FROM json_to_recordset($1::text::json)
+    AS given(event_id uuid, position bigint, key text, reason text, wait float8)
 ON CONFLICT (event_id) DO UPDATE SET
     reason = excluded.reason, state = excluded.state, next_at = excluded.next_at, attempts = parked.attempts + 1
 """
-
-PARK_DEAD = _PARK.format(state="'dead'", next_at="NULL::timestamptz", more_types="", more_names="")
-
-PARK_RETRY = _PARK.format(
-    state="'retry'",
-    next_at="statement_timestamp() + wait * interval '1 second'",
-    more_types=", $5::float8[]",
-    more_names=", wait",
-)
+"""`$1` is a JSON array of objects. `wait` is null for a dead letter."""
 
 
 @cache
@@ -143,9 +149,9 @@ def begin(server_major: int, *, statement_timeout: float, claim_bound: float) ->
         "enable_sort": "off",
         "jit": "off",
         "plan_cache_mode": "force_generic_plan",
-        # A generic plan does not know the page's size, takes it for a tenth of the backlog, and would not dare to
-        # put so much into a hash table.
-        "hash_mem_multiplier": "1000",
+        # NOT IN asks a hash table as long as the planner believes that it fits into memory. Where it does not, a
+        # claim would go through all pending retries for every event.
+        "hash_mem_multiplier": "64",
     }
     if server_major >= 17:
         limits["transaction_timeout"] = claim

@@ -7,9 +7,8 @@ from importlib.resources import files
 import asyncpg
 
 from quiesce.errors import SchemaMissing, SettingsError, Unavailable
+from quiesce.outbox.refusals import schema_missing
 from quiesce.postgres.driver import AnyConnection
-
-APPLY_COMMAND = "quiesce outbox schema apply"
 
 # One number for all of our migrations; any will do that nobody else takes.
 _LOCK = 0x7175_6965_7363_65
@@ -95,5 +94,4 @@ async def require(connection: AnyConnection) -> None:
 
 def missing(detail: str = "") -> SchemaMissing:
     """The error to raise when a table or a column is not there."""
-    told = f" ({detail})" if detail else ""
-    return SchemaMissing(f"the outbox's tables are missing or too old{told}. Run: {APPLY_COMMAND}")
+    return schema_missing(detail)

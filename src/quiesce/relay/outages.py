@@ -30,6 +30,7 @@ class Outage:
         if self._since is None:
             self._since = now
             self._progress.outage = self._what
+            self._progress.outage_since = now
             log.warning("%s: the %s is away, nothing is claimed until it answers: %s", self._relay, self._what, why)
             self._stop.tell(OutageBegan(self._relay, self._what))
         return BACKOFF.wait(self._failures)
@@ -44,6 +45,6 @@ class Outage:
         if self._since is not None:
             seconds, self._since = now - self._since, None
             if self._progress.outage == self._what:
-                self._progress.outage = None
+                self._progress.outage = self._progress.outage_since = None
             log.info("%s: the %s answers again after %.1f s", self._relay, self._what, seconds)
             self._stop.tell(OutageEnded(self._relay, self._what, seconds))

@@ -15,6 +15,8 @@ class Progress:
     """Events claimed and not settled."""
     outage: str | None = None
     """`broker` or `database` while one is away."""
+    outage_since: float | None = None
+    """Since when it is away."""
     unmarked: int = 0
     """Events that were acked and could not be marked, so they come again: duplicates, in total."""
     faults: int = 0
@@ -23,6 +25,11 @@ class Progress:
     def silent_for(self, now: float) -> float:
         """Seconds since which events have waited without any answer; 0 while all is well."""
         return 0.0 if self.waiting_since is None else max(0.0, now - self.waiting_since)
+
+    def standing_still_for(self, now: float) -> float:
+        """Seconds since which nothing has moved though something should: no answer, or a server away."""
+        away = 0.0 if self.outage_since is None else max(0.0, now - self.outage_since)
+        return max(self.silent_for(now), away)
 
     def claimed(self, now: float) -> None:
         if self.waiting_since is None:

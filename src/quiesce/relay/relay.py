@@ -40,6 +40,8 @@ class Relay:
             it is idle; `nudge` spares the wait.
         publish_bound: seconds without any answer from the broker after which it counts as away.
         store_bound: seconds a claim, a settle or a release may take.
+        ready_within: seconds without progress, while events wait or a server is away, after which the service
+            counts as not ready. None: never, for a service whose requests are worth serving meanwhile.
         retry: when a refused event is offered again, and when it is given up.
         bound: seconds it may take once it is told to stop; the budget's `workers` by default.
         on_drain: "cancel" has it aborted as soon as a stop is requested, at the price of duplicates.
@@ -61,6 +63,7 @@ class Relay:
         poll_interval: float = 0.02,
         publish_bound: float = 10.0,
         store_bound: float = 10.0,
+        ready_within: float | None = 30.0,
         retry: RetryPolicy | None = None,
         bound: float | None = None,
         on_drain: OnDrain = "finish",
@@ -74,6 +77,7 @@ class Relay:
             poll_interval=poll_interval,
             publish_bound=publish_bound,
             store_bound=store_bound,
+            ready_within=ready_within,
             retry=retry if retry is not None else RetryPolicy(),
             bound=bound,
             on_drain=on_drain,
@@ -101,6 +105,15 @@ class Relay:
         running = self._running
         if running is not None:
             running.nudge()
+
+    def why_not_ready(self, now: float) -> str | None:
+        """Says so when nothing has moved for `ready_within` seconds though events wait. For readiness."""
+        limit = self.settings.ready_within
+        seconds = self.progress.standing_still_for(now)
+        if limit is None or seconds < limit:
+            return None
+        away = f"the {self.progress.outage} is away" if self.progress.outage else "no answer for what was published"
+        return f"no progress for {seconds:.0f} s: {away}"
 
     async def run(self, stop: Stop) -> None:
         self._running = Running(self.settings, self._store, self._publisher, stop, self.progress)

@@ -27,6 +27,7 @@ class RelaySettings:
     poll_interval: float = 0.02
     publish_bound: float = 10.0
     store_bound: float = 10.0
+    ready_within: float | None = 30.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     bound: float | None = None
     on_drain: OnDrain = "finish"
@@ -40,6 +41,8 @@ class RelaySettings:
         for positive in ("poll_interval", "publish_bound", "store_bound"):
             if not _seconds(getattr(self, positive)) or getattr(self, positive) <= 0:
                 self._refuse(positive, "seconds, more than 0")
+        if self.ready_within is not None and (not _seconds(self.ready_within) or self.ready_within <= 0):
+            self._refuse("ready_within", "seconds, more than 0, or None for never")
         if self.poll_interval > IDLE_CEILING:
             self._refuse("poll_interval", f"seconds, at most {IDLE_CEILING:g}")
         if self.bound is not None and not _seconds(self.bound):

@@ -12,11 +12,13 @@ from quiesce.lifecycle.report import ShutdownReport
 from quiesce.supervisor.definition import ServiceDefinition
 from quiesce.supervisor.runner import Runner
 from quiesce.supervisor.signals import SignalLadder
+from quiesce.supervisor.strays import end_strays
 
 log = logging.getLogger("quiesce.supervisor")
 
-TEARDOWN = 1.0
-"""Seconds for what is left on the loop after the report. The hard deadline stands behind it."""
+TEARDOWN = 0.2
+"""Seconds for what is left on the loop after the report. What can hang has been named there, and the hard deadline
+stands behind it."""
 
 
 def run(definition: ServiceDefinition, ladder: SignalLadder | None = None) -> int:
@@ -42,7 +44,7 @@ def run(definition: ServiceDefinition, ladder: SignalLadder | None = None) -> in
 
 async def _run(definition: ServiceDefinition, ladder: SignalLadder) -> ShutdownReport:
     runner = Runner(definition, hard_deadline=True)
-    ladder.attach(asyncio.get_running_loop(), runner.signal)
+    ladder.attach(asyncio.get_running_loop(), runner.signal, runner.tell_where)
     runner.begin()
     try:
         return await runner.stopped
@@ -51,14 +53,8 @@ async def _run(definition: ServiceDefinition, ladder: SignalLadder) -> ShutdownR
 
 
 async def _tear_down(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancels what the user's code left running, waits for it a bounded time, and names what stays."""
-    left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in left:
-        task.cancel("the service has stopped")
-    if left:
-        _, stuck = await asyncio.wait(left, timeout=TEARDOWN)
-        for task in stuck:
-            log.warning("task %s did not end when it was cancelled", task.get_name())
+    """The last cancel for what did not end, or began behind the report."""
+    await end_strays((), TEARDOWN)
     try:
         async with asyncio.timeout(TEARDOWN):
             await loop.shutdown_asyncgens()

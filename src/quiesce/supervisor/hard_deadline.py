@@ -13,6 +13,10 @@ from quiesce.lifecycle.report import ExitCode
 BACKSTOP_AFTER = 0.5
 """Seconds between the thread's turn and the backstop's."""
 
+TELLING = 0.4
+"""Seconds for the last report and the stacks: whoever reads our standard error may hang as well. Less than
+`BACKSTOP_AFTER`, so that the status is the thread's."""
+
 
 class HardDeadline:
     """Never disarmed: whatever follows the report, the interpreter's own end included, is bounded by it.
@@ -40,8 +44,16 @@ class HardDeadline:
     def _watch(self, deadline: Deadline) -> None:
         time.sleep(deadline.remaining(time.monotonic()))
         try:
-            self._write_report()
-            faulthandler.dump_traceback(all_threads=True)
-            sys.stderr.flush()
+            # In one more thread, since a lock of the log or a full pipe can hold it: we leave all the same.
+            telling = threading.Thread(target=self._tell, name="quiesce last report", daemon=True)
+            telling.start()
+            telling.join(TELLING)
         finally:
             self._leave(ExitCode.HARD_DEADLINE)
+
+    def _tell(self) -> None:
+        try:
+            self._write_report()
+        finally:
+            faulthandler.dump_traceback(all_threads=True)
+            sys.stderr.flush()

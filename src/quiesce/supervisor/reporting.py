@@ -1,48 +1,83 @@
 """Collects what a shutdown leaves behind, and writes its report."""
 
+import logging
+from collections.abc import Iterable
+
 from quiesce.errors import SettingsError
 from quiesce.lifecycle import events as ev
 from quiesce.lifecycle.machine import Machine
 from quiesce.lifecycle.plan import Plan
 from quiesce.lifecycle.report import Abandoned, ExitCode, ShutdownReport, compose
+from quiesce.supervisor import termination
 from quiesce.supervisor.telling import LogObserver, Telling, write_report
+
+log = logging.getLogger("quiesce.supervisor")
 
 
 class Reporting:
-    """The report of one service, as far as it goes at any moment."""
+    """The report of one service, as far as it goes at any moment.
 
-    def __init__(self, service: str, machine: Machine, telling: Telling, log: LogObserver) -> None:
+    Args:
+        own_process: whether the process is the service's, and with it the termination message.
+    """
+
+    def __init__(
+        self, service: str, machine: Machine, telling: Telling, log: LogObserver, *, own_process: bool = False
+    ) -> None:
         self.errors: list[str] = []
         self.start_error: BaseException | None = None
         self._service = service
         self._machine = machine
         self._telling = telling
         self._log = log
+        self._own_process = own_process
         self._abandoned: list[Abandoned] = []
+        self._hung: dict[tuple[str, str], ev.StillRunning] = {}
 
     def abandon(self, worker: str, what: str, count: int) -> None:
         """Work that had begun was left unfinished."""
         self._abandoned.append(Abandoned(worker, what, count))
         self._telling.tell(ev.WorkAbandoned(worker, what, count))
 
+    def still_running(self, found: Iterable[ev.StillRunning]) -> None:
+        """Tells what hangs, and keeps for the report what hung when its bound was over."""
+        for hang in found:
+            if hang.share is not None and hang.share >= 1.0:
+                self._hung[hang.what, hang.name] = hang
+            self._telling.tell(hang)
+
     def make(self, now: float) -> ShutdownReport:
         """Composes the report, writes it to the log and tells the observers."""
         report = self._compose(now)
         write_report(report, hushed=self._log.hushed)
+        self._write_termination_message(report)
         self._telling.tell(ev.ShutdownEnded(report.reason, report.seconds, report.exit_code))
         return report
 
-    def make_late(self, now: float) -> None:
+    def make_late(self, now: float, hung: Iterable[ev.StillRunning] = ()) -> None:
         """For the hard deadline, on its thread: as far as it goes, and the process ends right after it."""
         if self._machine.plan is None:
             self._machine.plan = Plan.at(self._machine.budget, now)
-        write_report(self._compose(now).with_exit_code(ExitCode.HARD_DEADLINE))
+        try:
+            self._hung.update({(hang.what, hang.name): hang for hang in hung})
+        except Exception:
+            # Tasks and stacks are read while they may move. Better a report without them than none.
+            log.exception("what hangs could not be told")
+        report = self._compose(now).with_exit_code(ExitCode.HARD_DEADLINE)
+        # The file first: whoever reads the log may be what hangs.
+        self._write_termination_message(report)
+        write_report(report)
 
     def _compose(self, now: float) -> ShutdownReport:
-        report = compose(self._service, self._machine, now, self._abandoned, self.errors)
+        hung = list(self._hung.values())
+        report = compose(self._service, self._machine, now, self._abandoned, self.errors, hung)
         if isinstance(self.start_error, SettingsError):
             return report.with_exit_code(ExitCode.BAD_CONFIGURATION)
         return report
+
+    def _write_termination_message(self, report: ShutdownReport) -> None:
+        if self._own_process:
+            termination.write(termination.message_of(report))
 
 
 def line_of(error: BaseException) -> str:

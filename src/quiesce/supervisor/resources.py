@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any, TypeVar, cast
 
 from quiesce.errors import QuiesceError, StartError
 from quiesce.lifecycle.backoff import Backoff
@@ -12,77 +12,46 @@ from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import ResourceUnavailable
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed, Resource
+from quiesce.supervisor.context_resources import (
+    BlockingContextResource,
+    ClosableResource,
+    ContextResource,
+    StillClosing,
+    closing_method,
+)
+from quiesce.supervisor.where import place_of
 
 T = TypeVar("T")
 
 log = logging.getLogger("quiesce.supervisor")
 
-
-class ContextResource(Generic[T]):
-    """Any async context manager as a `Resource`.
-
-    It is entered and left in one task of its own: many context managers, cancel scopes among them, must be
-    left by the task that entered them, and the start-up function is over when the closing begins.
-    """
-
-    def __init__(self, manager: AbstractAsyncContextManager[T], name: str, part: Part) -> None:
-        self.name = name
-        self.part = part
-        self._manager = manager
-        self._holder: asyncio.Task[None] | None = None
-        self._leave = asyncio.Event()
-
-    async def open(self) -> T:
-        opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._holder = asyncio.create_task(self._hold(opened), name=f"resource {self.name}")
-        try:
-            # Shielded: a cancelled wait must not mark the future as cancelled under the holder's hands.
-            return await asyncio.shield(opened)
-        except asyncio.CancelledError:
-            self._holder.cancel()
-            await asyncio.wait({self._holder}, timeout=1.0)
-            raise
-
-    async def close(self, deadline: Deadline) -> Closed:
-        if self._holder is None:
-            return Closed()
-        self._leave.set()
-        remaining = deadline.remaining(asyncio.get_running_loop().time())
-        await asyncio.wait({self._holder}, timeout=remaining)
-        if not self._holder.done():
-            self._holder.cancel()
-            return Closed(forced=True, detail="its exit took longer than its share of the time")
-        self._holder.result()
-        return Closed()
-
-    async def _hold(self, opened: asyncio.Future[T]) -> None:
-        try:
-            async with self._manager as value:
-                opened.set_result(value)
-                await self._leave.wait()
-        except BaseException as error:
-            if opened.done():
-                raise
-            if isinstance(error, asyncio.CancelledError):
-                opened.cancel()
-                raise
-            # Told to whoever opens it, and not a second time when it is closed.
-            opened.set_exception(error)
+FORCING = 0.3
+"""Seconds of a closer's time that it is not told of, where it has that many: to cut what did not close by itself,
+and to say who held it, before the next closer's turn. Never more than a quarter of its time."""
 
 
 def as_resource(thing: Any, name: str | None, part: Part | None) -> Resource[Any]:
     """What `s.open` was given, as a `Resource`.
 
     Raises:
-        QuiesceError: it is neither a resource nor an async context manager.
+        QuiesceError: it is none of the things that can be opened.
     """
     if all(hasattr(thing, attribute) for attribute in ("open", "close", "part", "name")):
         return cast("Resource[Any]", thing)
+    # What `@contextmanager` makes remembers the function; its own class is the same for all.
+    named = getattr(thing, "func", thing)
+    name = name or getattr(named, "__name__", None) or type(thing).__name__.lstrip("_")
+    part = part or Part.POOLS
     if isinstance(thing, AbstractAsyncContextManager):
-        default = getattr(thing, "__name__", None) or type(thing).__name__.lstrip("_")
-        return ContextResource(thing, name or default, part or Part.POOLS)
+        return ContextResource(thing, name, part)
+    if isinstance(thing, AbstractContextManager):
+        return BlockingContextResource(thing, name, part)
+    method = closing_method(thing)
+    if method is not None:
+        return ClosableResource(thing, method, name, part)
     raise QuiesceError(
-        f"cannot open {thing!r}: it takes an async context manager, or an adapter with name, part, open and close"
+        f"cannot open {thing!r}: it takes an adapter with name, part, open and close, a context manager (async or "
+        "not), or something with aclose(), close() or dispose()"
     )
 
 
@@ -114,10 +83,42 @@ async def open_with_patience(
 
 
 async def close_bounded(resource: Resource[Any], deadline: Deadline) -> tuple[str, Closed]:
-    """Closes and says how it went: `clean`, `forced` or `failed`. An error stops nobody else's closing."""
+    """Closes and says how it went: `clean`, `forced`, `failed` or `overran`. Nothing that a closer raises stops the
+    next one: not an error, not SystemExit, not a CancelledError of its own.
+
+    The resource is told a deadline that is a little earlier, so that what it forces still belongs to its own time.
+    """
+    loop = asyncio.get_running_loop()
+    kept = min(FORCING, deadline.remaining(loop.time()) / 4)
+    task = loop.create_task(_outcome(resource, deadline.before(kept)), name=f"closing {resource.name}")
+    try:
+        await asyncio.wait({task}, timeout=deadline.before(kept / 4).remaining(loop.time()))
+    finally:
+        # Also when we are cancelled. The place is read before the cancel moves it.
+        place = place_of(task)
+        task.cancel("its time is over")
+    if not task.done():
+        _left_behind.add(task)
+        task.add_done_callback(_left_behind.discard)
+        return "overran", Closed(detail=f"still at {place}")
+    return task.result()
+
+
+_left_behind: set[asyncio.Task[tuple[str, Closed]]] = set()
+"""A task that nobody refers to may be collected in the middle of what it does."""
+
+
+def left_behind() -> Collection[asyncio.Task[Any]]:
+    """The closings that did not end when they were cancelled."""
+    return list(_left_behind)
+
+
+async def _outcome(resource: Resource[Any], deadline: Deadline) -> tuple[str, Closed]:
     try:
         closed = await resource.close(deadline)
-    except Exception as error:
-        log.exception("closing %s failed", resource.name)
+    except StillClosing as error:
+        return "overran", Closed(detail=str(error))
+    except BaseException as error:  # SystemExit in a task would tear the loop down
+        log.error("closing %s failed", resource.name, exc_info=error)
         return "failed", Closed(detail=f"{type(error).__name__}: {error}")
     return ("forced" if closed.forced else "clean"), closed

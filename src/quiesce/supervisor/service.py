@@ -1,16 +1,22 @@
 """What the start-up function is given: what is opened, served and run here is taken down by itself."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import OnDrain, Resource, Stop, Worker
+from quiesce.lifecycle.restart import Restart
+from quiesce.supervisor.context_resources import Closable
+from quiesce.supervisor.health import ReadinessWhileDraining
+from quiesce.supervisor.members import Terms
 from quiesce.supervisor.settings import read_settings
-from quiesce.workers import Loop, Periodic
+from quiesce.workers import Loop, Periodic, ThreadWorker
 
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C", bound=Closable)
 
 
 class Host(Protocol):
@@ -21,11 +27,11 @@ class Host(Protocol):
 
     async def open(self, thing: Any, name: str | None, part: Part | None) -> Any: ...
 
-    def serve(self, app: Any, host: str, port: int, settings: dict[str, Any]) -> int: ...
+    def serve(
+        self, app: Any, host: str, port: int, draining: ReadinessWhileDraining, settings: dict[str, Any]
+    ) -> int: ...
 
-    def register(
-        self, worker: Worker, name: str | None, bound: float | None, on_drain: OnDrain | None, after: str | None
-    ) -> None: ...
+    def register(self, worker: Worker, terms: Terms) -> None: ...
 
     def stop(self, reason: str, *, within: float | None = None) -> None: ...
 
@@ -56,11 +62,22 @@ class Service:
     @overload
     async def open(self, resource: Resource[T]) -> T: ...
 
+    @overload
+    async def open(
+        self, resource: AbstractContextManager[T], *, name: str | None = None, part: Part | None = None
+    ) -> T: ...
+
+    @overload
+    async def open(self, resource: C, *, name: str | None = None, part: Part | None = None) -> C: ...
+
     async def open(self, resource: Any, *, name: str | None = None, part: Part | None = None) -> Any:
         """Opens a resource and returns what it yields. Opened first, closed last, and always bounded.
 
-        Takes an async context manager, or an adapter such as `open_pool(...)`. A server that is away is
-        tried again for the service's `start_limit`, with the reason in the log and in readiness.
+        Takes an adapter such as `open_pool(...)`, a context manager, async or not, or something that is open
+        already and has `aclose()`, `close()` or `dispose()`. What is not async is entered, left and closed in
+        a daemon thread of ours, as it may block; one that is both a context manager and closable is entered
+        (wrap it in `contextlib.closing` where `with` does not close it, as with sqlite3). A server that is
+        away is tried again for the service's `start_limit`, with the reason in the log and in readiness.
 
         Raises:
             StartInterrupted: a stop was requested meanwhile.
@@ -68,16 +85,32 @@ class Service:
         """
         return await self._host.open(resource, name, part)
 
-    def http(self, app: Any, *, host: str = "0.0.0.0", port: int = 8080, **settings: Any) -> int:  # noqa: S104
+    def http(
+        self,
+        app: Any,
+        *,
+        host: str = "0.0.0.0",  # noqa: S104
+        port: int = 8080,
+        readiness_while_draining: ReadinessWhileDraining = 503,
+        **settings: Any,
+    ) -> int:
         """Serves an ASGI application; returns the port (`port=0` takes a free one).
 
         Health answers from here on; everything else gets 503 until the start-up function has returned.
         `settings` go to uvicorn. Binding to every address is what a pod needs; pass `host` to bind to less.
 
+        Where another server serves the application (`quiesce.asgi`), nothing is bound and 0 is returned.
+
+        Args:
+            readiness_while_draining: the status of `/health/ready` from the request to stop on. 503 tells
+                balancers that probe to go elsewhere; 200 suits a mesh that learns it otherwise, or alerts
+                that take each 503 for an accident. The body says "draining", with the reason, in both cases.
+
         Raises:
             PortInUse: another process listens there.
+            SettingsError: it was called twice; or, as a guest, with another application than the one served.
         """
-        return self._host.serve(app, host, port, settings)
+        return self._host.serve(app, host, port, readiness_while_draining, settings)
 
     def run(
         self,
@@ -87,6 +120,9 @@ class Service:
         bound: float | None = None,
         on_drain: OnDrain | None = None,
         after: str | None = None,
+        keeps: str | Sequence[str] | None = None,
+        restart: Restart | None = None,
+        hand_back: Callable[[], object] | None = None,
     ) -> None:
         """Registers a worker. It begins once the start-up function has returned.
 
@@ -95,11 +131,20 @@ class Service:
             bound: seconds it may take to finish once told to stop; the budget's `workers` by default.
             on_drain: "finish" lets the iteration in hand end; "cancel" cancels it at once.
             after: "http" tells it to stop only when the last request has been answered.
+            keeps: names of workers whose work it protects, such as by a heartbeat or a lease, or "all": it is
+                told to stop only when they are over. Its `bound` begins there, and is 1 second by default.
+            restart: begins it again when it fails. By default a failure stops the service.
+            hand_back: called when it was torn with an iteration in hand, to put that back: bounded by one
+                second, in a critical section. It must be safe if the work was done after all.
 
         Raises:
             BudgetError: the bound does not fit into the budget.
+            SettingsError: a term that cannot be kept.
         """
-        self._host.register(worker, name, bound, on_drain, after)
+        terms = Terms(
+            name=name, bound=bound, on_drain=on_drain, after=after, keeps=keeps, restart=restart, hand_back=hand_back
+        )
+        self._host.register(worker, terms)
 
     def every(
         self,
@@ -111,10 +156,16 @@ class Service:
         bound: float | None = None,
         on_drain: OnDrain = "finish",
         after: str | None = None,
+        keeps: str | Sequence[str] | None = None,
+        hand_back: Callable[..., object] | None = None,
     ) -> None:
-        """Runs `fn(*args)` every `seconds`. See `run` for the rest."""
+        """Runs `fn(*args)` every `seconds`. A call that fails is logged, and the next one comes at its time.
+
+        `hand_back` is called with the same `args`. See `run` for the rest.
+        """
         worker = Periodic(seconds, fn, *args, name=name, jitter=jitter)
-        self.run(worker, bound=bound, on_drain=on_drain, after=after)
+        back = None if hand_back is None else partial(hand_back, *args)
+        self.run(worker, bound=bound, on_drain=on_drain, after=after, keeps=keeps, hand_back=back)
 
     def loop(
         self,
@@ -124,9 +175,34 @@ class Service:
         bound: float | None = None,
         on_drain: OnDrain = "finish",
         after: str | None = None,
+        keeps: str | Sequence[str] | None = None,
+        restart: Restart | None = None,
+        hand_back: Callable[..., object] | None = None,
     ) -> None:
-        """Runs `fn(stop, *args)`, which goes round by itself over `stop.every(...)`. See `run` for the rest."""
-        self.run(Loop(fn, *args, name=name), bound=bound, on_drain=on_drain, after=after)
+        """Runs `fn(stop, *args)`, which goes round by itself over `stop.every(...)`.
+
+        `hand_back` is called with the same `args`. See `run` for the rest.
+        """
+        back = None if hand_back is None else partial(hand_back, *args)
+        worker = Loop(fn, *args, name=name)
+        self.run(worker, bound=bound, on_drain=on_drain, after=after, keeps=keeps, restart=restart, hand_back=back)
+
+    def thread(
+        self,
+        fn: Callable[Concatenate[Stop, P], object],
+        *args: Any,
+        name: str | None = None,
+        bound: float | None = None,
+        after: str | None = None,
+        keeps: str | Sequence[str] | None = None,
+        restart: Restart | None = None,
+    ) -> None:
+        """Runs `fn(stop, *args)` in a thread of its own, which waits by `stop.sleep_sync` and the like.
+
+        Nothing tears a thread, so there is no `on_drain` and no `hand_back`. One that overruns is left behind
+        when the resources close, is named in the report, and does not hold the exit. See `run` for the rest.
+        """
+        self.run(ThreadWorker(fn, *args, name=name), bound=bound, after=after, keeps=keeps, restart=restart)
 
     def stop(self, reason: str, within: float | None = None) -> None:
         """Requests a stop, as a signal would. `within`: seconds left, where the caller knows."""

@@ -1,17 +1,32 @@
-"""The signal ladder: the first signal drains, the second aborts, the third exits at once."""
+"""The signal ladder: the first signal drains, the second aborts, the third exits at once.
 
-import asyncio
+Imports little: the handlers are to be there before anything heavy is loaded.
+"""
+
+import contextlib
+import faulthandler
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+ASKING = signal.SIGQUIT
+"""Asks where everything stands, and ends nothing."""
 DEBOUNCE = 1.0
 """Seconds in which a further signal counts as the same one: Ctrl-C often arrives as INT and TERM together."""
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at who owns the handlers."""
+
+log = logging.getLogger("quiesce.supervisor")
 
 
 class SignalLadder:
@@ -28,28 +43,44 @@ class SignalLadder:
         self._previous: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Callable[[int, int], None] | None = None
+        self._asked: Callable[[], None] | None = None
+        self._guard: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
-        """Takes SIGTERM and SIGINT. Must run in the main thread, before heavy imports."""
+        """Takes SIGTERM, SIGINT and SIGQUIT. Must run in the main thread, before heavy imports."""
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("signals can only be taken in the main thread; use quiesce.running elsewhere")
         for number in SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
+        self._previous[ASKING] = signal.signal(ASKING, self._ask)
+        self._register_stacks()
 
     def restore(self) -> None:
         """Gives the signals back to whoever had them."""
+        faulthandler.unregister(ASKING)
         for number, previous in self._previous.items():
             signal.signal(number, previous if previous is not None else signal.SIG_DFL)
         self._previous.clear()
 
-    def attach(self, loop: asyncio.AbstractEventLoop, listener: Callable[[int, int], None]) -> None:
-        """Calls `listener(step, number)` on the loop for each step, those before the attachment too."""
-        self._loop, self._listener = loop, listener
+    def attach(
+        self,
+        loop: "asyncio.AbstractEventLoop",
+        listener: Callable[[int, int], None],
+        asked: Callable[[], None] | None = None,
+    ) -> None:
+        """Calls `listener(step, number)` on the loop for each step, those before the attachment too, and
+        `asked()` for each SIGQUIT. From here on the ownership of the handlers is guarded."""
+        self._loop, self._listener, self._asked = loop, listener, asked
         for step, number in enumerate(list(self._steps), start=1):
             listener(step, number)
+        if self._previous:
+            self._guard = loop.call_later(LOOK_AGAIN, self._look_after_handlers)
 
     def detach(self) -> None:
-        self._loop = self._listener = None
+        self._loop = self._listener = self._asked = None
+        if self._guard is not None:
+            self._guard.cancel()
+            self._guard = None
 
     def received(self) -> list[int]:
         """Signal numbers that counted as a step so far."""
@@ -57,6 +88,7 @@ class SignalLadder:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         now = self._clock()
+        # No call between the question and the answer: a handler can be interrupted by the next signal there.
         if self._last is not None and now - self._last < self._debounce:
             return
         self._last = now
@@ -65,9 +97,54 @@ class SignalLadder:
         if step >= 3:
             # No clean-up on purpose: somebody has asked three times.
             os._exit(128 + number)
-        if self._loop is not None and self._listener is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._listener, step, number)
-            except RuntimeError:
-                # The loop is closed: the process is already on its way out.
-                return
+        if self._listener is not None:
+            self._call(self._listener, step, number)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self._asked is not None:
+            self._call(self._asked)
+
+    def _call(self, what: Callable[..., None], *args: int) -> None:
+        # The loop may be closed: the process is then already on its way out.
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(what, *args)
+
+    def _register_stacks(self) -> None:
+        """Before our handler is called, C code writes the stack of every thread: that works whatever hangs."""
+        # Without a standard error that is a file there is nowhere to write to.
+        with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
+            faulthandler.register(ASKING, file=sys.stderr, all_threads=True, chain=True)
+
+    def _look_after_handlers(self) -> None:
+        if self._loop is None:
+            return
+        for number in self._previous:
+            ours = self._ask if number == ASKING else self._handle
+            if signal.getsignal(number) != ours:
+                self._take_back(number, ours)
+        self._guard = self._loop.call_later(LOOK_AGAIN, self._look_after_handlers)
+
+    def _take_back(self, number: int, ours: Callable[[int, FrameType | None], None]) -> None:
+        other = signal.getsignal(number)
+        name = signal.Signals(number).name
+        # Blocked meanwhile: the loop's own removal sets the default action, which would end the process.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+        try:
+            assert self._loop is not None
+            with contextlib.suppress(NotImplementedError):
+                # Otherwise the loop would go on calling what `add_signal_handler` was given.
+                self._loop.remove_signal_handler(number)
+            signal.signal(number, ours)
+            if number == ASKING:
+                faulthandler.unregister(ASKING)
+                self._register_stacks()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        log.warning("the handler of %s was replaced by %s; it is ours again", name, _named(other))
+
+
+def _named(handler: Any) -> str:
+    module = getattr(handler, "__module__", None)
+    name = getattr(handler, "__qualname__", None)
+    return f"{module}.{name}" if module and name else repr(handler)

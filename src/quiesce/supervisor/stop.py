@@ -1,13 +1,24 @@
 """The stop token of one worker, and the only door to new iterations."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
+from random import random
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import Event, IterationEnded
+from quiesce.lifecycle.grid import Grid
+
+T = TypeVar("T")
+
+log = logging.getLogger("quiesce.supervisor")
+
+WAIT_ENDS_WITHIN = 1.0
+"""Seconds in which an idle wait must have ended once it is cancelled."""
 
 
 class Iteration:
@@ -54,8 +65,13 @@ class StopToken:
         self._on_abandon = on_abandon
         self._fired = asyncio.Event()
         self._fired_for_threads = threading.Event()
-        self._intake = threading.Lock()
+        # Reentrant: an iteration may be ended by the collector, in the middle of any line below.
+        self._intake = threading.RLock()
         self._in_hand: set[Iteration] = set()
+        self._wakers: list[Callable[[], object]] = []
+        self.abort_cause: str | None = None
+        self.begun = 0
+        """Iterations that were begun so far."""
 
     def fire(self, reason: str, deadline: Deadline) -> None:
         """Closes the intake. Runs on the loop's thread. A second call changes nothing."""
@@ -67,10 +83,26 @@ class StopToken:
             self.reason = reason
         self._fired_for_threads.set()
         self._fired.set()
+        wakers, self._wakers = self._wakers, []
+        for wake in wakers:
+            self._wake(wake)
+
+    def abort(self, cause: str) -> None:
+        """The worker is given up. Said before the cancel, so that whoever gets that can ask. The first counts."""
+        if self.abort_cause is None:
+            self.abort_cause = cause
 
     @property
     def requested(self) -> bool:
         return self.reason is not None
+
+    @property
+    def aborted(self) -> bool:
+        return self.abort_cause is not None
+
+    def time(self) -> float:
+        """Seconds of the clock that `deadline` is on."""
+        return self._clock()
 
     def remaining(self) -> float:
         return self.deadline.remaining(self._clock())
@@ -92,8 +124,57 @@ class StopToken:
             return not self.requested
         return False
 
+    def sleep_sync(self, seconds: float) -> bool:
+        self._fired_for_threads.wait(max(0.0, seconds))
+        return not self.requested
+
+    async def or_stop(self, work: Coroutine[Any, Any, T]) -> T | None:
+        if self.requested:
+            work.close()
+            return None
+        loop = asyncio.get_running_loop()
+        waiting = loop.create_task(work, name=f"{self.worker} waits")
+        woken = loop.create_future()
+        wake = partial(_set, woken)
+        waiting.add_done_callback(wake)
+        self.on_stop(wake)
+        try:
+            # Not bounded: it is an idle wait, and a stop or an abort ends it.
+            await woken
+        finally:
+            with self._intake:
+                if wake in self._wakers:
+                    self._wakers.remove(wake)
+            if not waiting.done():
+                waiting.cancel(f"stop requested: {self.reason}" if self._fired.is_set() else None)
+                await asyncio.wait((waiting,), timeout=WAIT_ENDS_WITHIN)
+        if not waiting.done():
+            log.warning("%s: a cancelled wait did not end in %g s", self.worker, WAIT_ENDS_WITHIN)
+            return None
+        if waiting.cancelled() and self._fired.is_set():
+            return None
+        return waiting.result()
+
+    def on_stop(self, wake: Callable[..., object], *args: object) -> None:
+        waker = partial(wake, *args) if args else wake
+        with self._intake:
+            if self.reason is None:
+                self._wakers.append(waker)
+                return
+        self._wake(waker)
+
+    def _wake(self, waker: Callable[[], object]) -> None:
+        try:
+            waker()
+        except Exception:
+            # The stop itself must not fail for it, nor the other wakers.
+            log.exception("%s: waking it for the stop failed", self.worker)
+
     def every(self, seconds: float, *, jitter: float = 0.0) -> AsyncIterator[None]:
-        return Every(self, seconds, jitter, self._clock)
+        return Every(self, seconds, jitter)
+
+    def every_sync(self, seconds: float, *, jitter: float = 0.0) -> Iterator[None]:
+        return EverySync(self, seconds, jitter)
 
     def begin(self, what: str) -> Iteration | None:
         with self._intake:
@@ -101,24 +182,39 @@ class StopToken:
                 return None
             iteration = Iteration(self, what, self._clock())
             self._in_hand.add(iteration)
+            self.begun += 1
         return iteration
 
     def end(self, iteration: Iteration, *, failed: bool) -> None:
         with self._intake:
+            if iteration not in self._in_hand:
+                return
             self._in_hand.discard(iteration)
         self._tell(IterationEnded(self.worker, self._clock() - iteration.began, failed))
+
+    def put_down(self, *, failed: bool) -> None:
+        """Ends what is still in hand when `run` is over: a loop left by an error does not come back to end it."""
+        with self._intake:
+            left = list(self._in_hand)
+        for iteration in left:
+            self.end(iteration, failed=failed)
 
     def in_hand(self) -> list[tuple[str, float]]:
         """What is in hand now: its name, and its age in seconds."""
         now = self._clock()
         with self._intake:
-            return [(iteration.what, now - iteration.began) for iteration in self._in_hand]
+            return [(iteration.what, now - iteration.began) for iteration in list(self._in_hand)]
 
     def abandon(self, what: str, count: int = 1) -> None:
         self._on_abandon(self.worker, what, count)
 
     def tell(self, event: Event) -> None:
         self._tell(event)
+
+
+def _set(woken: "asyncio.Future[None]", _: object = None) -> None:
+    if not woken.done():
+        woken.set_result(None)
 
 
 class Every:
@@ -128,43 +224,65 @@ class Every:
     later time, and its iteration would stay in hand until then.
     """
 
-    def __init__(self, token: StopToken, seconds: float, jitter: float, clock: Callable[[], float]) -> None:
-        if seconds < 0:
-            raise ValueError(f"stop.every: got {seconds}, takes seconds, 0 or more")
+    def __init__(self, token: StopToken, seconds: float, jitter: float) -> None:
         self._token = token
-        self._seconds = seconds
-        self._jitter = jitter
-        self._clock = clock
-        self._next: float | None = None
-        self._iteration: Iteration | None = None
+        self._turns = _Turns(token, seconds, jitter)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> None:
-        if self._iteration is not None:
-            self._token.end(self._iteration, failed=False)
-            self._iteration = None
-        if self._next is None:
-            self._next = self._clock()
-        else:
-            self._next = next_on_grid(self._next, self._seconds, self._clock())
-            if not await self._token.sleep(self._next - self._clock() + self._jitter * _draw()):
-                raise StopAsyncIteration
-        self._iteration = self._token.begin("iteration")
-        if self._iteration is None:
+        wait = self._turns.next_wait()
+        if (wait is not None and not await self._token.sleep(wait)) or not self._turns.begin():
             raise StopAsyncIteration
 
 
-def next_on_grid(last: float, seconds: float, now: float) -> float:
-    """The next instant of a grid. Instants that were missed are skipped: a late turn causes no burst."""
-    if seconds <= 0:
-        return now
-    missed = max(0, int((now - last) // seconds))
-    return last + seconds * (missed + 1)
+class EverySync:
+    """The same for threads."""
+
+    def __init__(self, token: StopToken, seconds: float, jitter: float) -> None:
+        self._token = token
+        self._turns = _Turns(token, seconds, jitter)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> None:
+        wait = self._turns.next_wait()
+        if (wait is not None and not self._token.sleep_sync(wait)) or not self._turns.begin():
+            raise StopIteration
 
 
-def _draw() -> float:
-    from random import random
+class _Turns:
+    """What both iterators do between two waits."""
 
-    return random()  # noqa: S311 - spreads load, protects nothing
+    def __init__(self, token: StopToken, seconds: float, jitter: float) -> None:
+        self._iteration: Iteration | None = None
+        if seconds < 0:
+            raise ValueError(f"stop.every: got {seconds}, takes seconds, 0 or more")
+        self._token = token
+        self._jitter = jitter
+        self._grid = Grid(token.time(), seconds)
+        self._last: int | None = None
+
+    def next_wait(self) -> float | None:
+        """Ends the iteration in hand. Seconds to the next one; None for the first, which comes at once."""
+        if self._iteration is not None:
+            self._token.end(self._iteration, failed=False)
+            self._iteration = None
+        now = self._token.time()
+        if self._last is None:
+            self._grid = Grid(now, self._grid.seconds)
+            self._last = 0
+            return None
+        self._last = self._grid.next_index(self._last, now)
+        return self._grid.instant(self._last) - now + self._jitter * random()  # noqa: S311 - spreads load only
+
+    def begin(self) -> bool:
+        self._iteration = self._token.begin("iteration")
+        return self._iteration is not None
+
+    def __del__(self) -> None:
+        # A loop left by `break`: nobody comes back to end its iteration.
+        if self._iteration is not None:
+            self._token.end(self._iteration, failed=False)

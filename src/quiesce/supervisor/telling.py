@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 from quiesce.lifecycle import events as ev
 from quiesce.lifecycle.ports import Observer
-from quiesce.lifecycle.report import ShutdownReport
+from quiesce.lifecycle.report import ShutdownReport, line_of_hang
+from quiesce.supervisor.event_fields import fields_of
 
 log = logging.getLogger("quiesce.service")
 report_log = logging.getLogger("quiesce.report")
+
+FIELDS = "event_fields"
+"""The attribute of a log record that has the fields of an event. A formatter that writes JSON shows them."""
+
+NEARLY = 0.9
+"""From this share of a bound on, one that still runs is worth a warning."""
 
 
 class Telling:
@@ -43,7 +50,7 @@ class Telling:
 
 
 class LogObserver:
-    """Writes events as log lines. A normal close is never above INFO (R-SHUT-OBS-X1)."""
+    """Writes events as log lines, with their fields beside. A normal close is never above INFO (R-SHUT-OBS-X1)."""
 
     def __init__(self, service: str) -> None:
         self._service = service
@@ -51,46 +58,66 @@ class LogObserver:
         """Set when the service never came to life: one line has said why, and the rest would bury it."""
 
     def observe(self, event: ev.Event) -> None:
-        if self.hushed:
-            log.debug("%r", event)
-            return
+        line = None if self.hushed else self._line(event)
+        level = logging.DEBUG if line is None else line[0]
+        if log.isEnabledFor(level):
+            log.log(level, "%s", repr(event) if line is None else line[1], extra={FIELDS: fields_of(event)})
+
+    def _line(self, event: ev.Event) -> tuple[int, str] | None:
+        """Level and text; None for what is of no interest to people."""
         match event:
             case ev.PhaseChanged(phase=phase):
-                log.info("%s: %s", self._service, phase.value)
+                return logging.INFO, f"{self._service}: {phase.value}"
             case ev.ReadinessChanged(ready=ready, reason=reason):
-                log.info("readiness: %s (%s)", "ready" if ready else "not ready", reason)
+                return logging.INFO, f"readiness: {'ready' if ready else 'not ready'} ({reason})"
             case ev.SignalReceived(number=number, name=name):
-                log.info("received signal %s (%d)", name, number)
-            case ev.StopRequested(reason=reason, failed=failed):
-                log.log(logging.ERROR if failed else logging.INFO, "stop requested: %s", reason)
+                return logging.INFO, f"received signal {name} ({number})"
+            case ev.StopRequested(reason=reason, failed=failed, available=available, scale=scale):
+                text = f"stop requested: {reason}"
+                if scale < 1:
+                    text += f"; only {available:.3g} s are left, so every part gets {scale:.0%} of its bound"
+                return logging.ERROR if failed else logging.WARNING if scale < 1 else logging.INFO, text
             case ev.AbortRequested(reason=reason):
-                log.warning("abort requested: %s; work in hand is given up", reason)
+                return logging.WARNING, f"abort requested: {reason}; work in hand is given up"
             case ev.PartBegan(part=part, bound=bound):
-                log.info("shutdown part %s began, at most %.3g s", part.value, bound)
+                return logging.INFO, f"shutdown part {part.value} began, at most {bound:.3g} s"
             case ev.PartEnded(part=part, seconds=seconds, overran=overran):
-                level = logging.WARNING if overran else logging.INFO
-                log.log(
-                    level, "shutdown part %s ended in %.3f s%s", part.value, seconds, ", overran" if overran else ""
-                )
-            case ev.WorkerEnded(worker=worker, outcome=outcome):
-                log.log(logging.INFO if outcome == "finished" else logging.WARNING, "worker %s %s", worker, outcome)
-            case ev.WorkAbandoned(worker=worker, what=what, count=count):
-                log.warning("worker %s left %d %s unfinished", worker, count, what)
-            case ev.ResourceOpened(resource=resource, seconds=seconds):
-                log.info("opened %s in %.3f s", resource, seconds)
-            case ev.ResourceUnavailable(resource=resource, error=error, attempt=attempt, wait=wait):
-                log.warning("%s is not available (try %d): %s; next try in %.1f s", resource, attempt, error, wait)
-            case ev.ResourceClosed(
-                resource=resource, outcome=outcome, seconds=seconds, undelivered=left, detail=detail
-            ):
-                level = logging.INFO if outcome == "clean" and not left else logging.WARNING
-                extra = (f", {left} undelivered" if left else "") + (f" ({detail})" if detail else "")
-                log.log(level, "closed %s: %s in %.3f s%s", resource, outcome, seconds, extra)
+                text = f"shutdown part {part.value} ended in {seconds:.3f} s{', overran' if overran else ''}"
+                return logging.WARNING if overran else logging.INFO, text
+            case ev.StillRunning(share=share):
+                # At half of its bound nothing is wrong yet.
+                level = logging.INFO if share is None or share < NEARLY else logging.WARNING
+                over = "" if share is None else f"{share:.0%} of its bound is over, "
+                return level, f"{over}still running: {line_of_hang(event)}"
             case _:
-                log.debug("%r", event)
+                return self._line_of_member(event)
+
+    @staticmethod
+    def _line_of_member(event: ev.Event) -> tuple[int, str] | None:
+        match event:
+            case ev.WorkerEnded(worker=worker, outcome=outcome):
+                return logging.INFO if outcome == "finished" else logging.WARNING, f"worker {worker} {outcome}"
+            case ev.WorkerRestarted(worker=worker, error=error, failures=failures, wait=wait):
+                text = f"worker {worker} failed ({failures} in its window): {error}; it begins again in {wait:.1f} s"
+                return logging.WARNING, text
+            case ev.WorkAbandoned(worker=worker, what=what, count=count):
+                return logging.WARNING, f"worker {worker} left {count} {what} unfinished"
+            case ev.ResourceOpened(resource=resource, seconds=seconds):
+                return logging.INFO, f"opened {resource} in {seconds:.3f} s"
+            case ev.ResourceUnavailable(resource=resource, error=error, attempt=attempt, wait=wait):
+                text = f"{resource} is not available (try {attempt}): {error}; next try in {wait:.1f} s"
+                return logging.WARNING, text
+            case ev.ResourceClosed(resource=resource, outcome=outcome, seconds=seconds, undelivered=left):
+                level = logging.INFO if outcome == "clean" and not left else logging.WARNING
+                extra = (f", {left} undelivered" if left else "") + (f" ({event.detail})" if event.detail else "")
+                return level, f"closed {resource}: {outcome} in {seconds:.3f} s{extra}"
+            case _:
+                return None
 
 
 def write_report(report: ShutdownReport, *, hushed: bool = False) -> None:
     """One structured line: the figures a scrape of a process that is going away would miss."""
     level = logging.DEBUG if hushed else logging.INFO if report.exit_code == 0 else logging.WARNING
-    report_log.log(level, "shutdown report %s", json.dumps(report.as_dict(), separators=(",", ":")))
+    values = report.as_dict()
+    fields = {"message": "shutdown report", "event": "shutdown_report", "report": values}
+    report_log.log(level, "shutdown report %s", json.dumps(values, separators=(",", ":")), extra={FIELDS: fields})

@@ -3,5 +3,6 @@
 from quiesce.workers.consumer import Consumer
 from quiesce.workers.loop import Loop
 from quiesce.workers.periodic import Periodic
+from quiesce.workers.thread import ThreadWorker
 
-__all__ = ["Consumer", "Loop", "Periodic"]
+__all__ = ["Consumer", "Loop", "Periodic", "ThreadWorker"]

@@ -7,10 +7,10 @@ from random import random
 from typing import Any
 
 from quiesce.errors import SettingsError
+from quiesce.lifecycle.grid import Grid
 from quiesce.lifecycle.ports import OnDrain, Stop
 from quiesce.workers.arguments import After, check_seconds, check_terms, worker_name
 from quiesce.workers.iteration import iterate
-from quiesce.workers.schedule import Grid
 
 log = logging.getLogger("quiesce.workers")
 

@@ -172,11 +172,46 @@ async def what_is_put_away_unfinished_comes_again(world: SourceWorld) -> None:
     """Else the next commit of the partition would pass over it."""
     source = await world.source()
     await world.append(0, numbered(20))
-    held, number = await hold(source, 20)
-    await source.commit({held[0].source: 5}, number, within(_BOUND))
-    source.done(number)
+    batch = await next_batch(source, limit=10)
+    half = len(batch.records) // 2
+    await source.commit({batch.records[0].source: half}, batch.assignment, within(_BOUND))
+    source.done(batch.assignment)
+    assert values(await handle(source, 20 - half), 0) == numbered(20 - half, half)
+
+
+async def what_is_put_away_finished_does_not(world: SourceWorld) -> None:
+    source = await world.source()
+    await world.append(0, numbered(20))
+    await handle(source, 20, limit=3)
+    source.done((await source.fetch(10)).assignment)
     await world.append(0, numbered(5, 20))
-    assert values(await handle(source, 20), 0) == numbered(20, 5)
+    assert values(await handle(source, 5), 0) == numbered(5, 20)
+
+
+async def what_was_read_ahead_goes_with_its_partition(world: SourceWorld) -> None:
+    first = await world.source()
+    await world.append(0, numbered(10))
+    await world.append(1, numbered(10))
+    handled = await handle(first, 1, limit=1)
+    second = await world.source()
+    theirs, ours = await handle(second, 1), list(handled)
+    async with asyncio.timeout(_BOUND):
+        while len(ours) + len(theirs) < 20:
+            for source, got in ((first, ours), (second, theirs)):
+                if batch := await source.fetch(100):
+                    got += batch.records
+                    await source.commit(offsets(batch.records), batch.assignment, within(_BOUND))
+                    source.done(batch.assignment)
+    await _quiet(first)
+    everything = [(record.partition, record.offset) for record in ours + theirs]
+    assert sorted(everything) == [(partition, offset) for partition in (0, 1) for offset in range(10)]
+
+
+async def _quiet(source: Source) -> None:
+    """Nothing more comes."""
+    async with asyncio.timeout(_BOUND):
+        batch = await source.fetch(100)
+    assert not batch, f"delivered twice: {batch.records}"
 
 
 async def a_member_that_leaves_hands_over_at_once(world: SourceWorld) -> None:
@@ -280,6 +315,8 @@ CHECKS: tuple[Check, ...] = (
     what_is_not_committed_comes_to_the_next_member,
     what_is_committed_does_not_come_again,
     what_is_put_away_unfinished_comes_again,
+    what_is_put_away_finished_does_not,
+    what_was_read_ahead_goes_with_its_partition,
     a_member_that_leaves_hands_over_at_once,
     a_rebalance_waits_for_the_batch_in_hand,
     past_its_bound_a_batch_is_refused_and_what_stays_is_not,

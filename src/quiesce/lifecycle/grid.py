@@ -1,4 +1,4 @@
-"""When a periodic worker begins: a fixed grid, measured from start to start."""
+"""When something that repeats begins: a fixed grid, measured from start to start."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -9,7 +9,10 @@ _ON_TIME = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The instants `origin + n * seconds`. Counted from the origin, so rounding does not add up."""
+    """The instants `origin + n * seconds`. Counted from the origin, so rounding does not add up.
+
+    With `seconds` 0 every point is due at once.
+    """
 
     origin: float
     seconds: float
@@ -20,4 +23,6 @@ class Grid:
     def next_index(self, last: int, now: float) -> int:
         """The grid point after `last` that is due now or later. Those missed meanwhile are skipped, so a
         late iteration is followed by no burst."""
+        if self.seconds <= 0:
+            return last + 1
         return max(last + 1, ceil((now - self.origin) / self.seconds - _ON_TIME))

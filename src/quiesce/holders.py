@@ -1,0 +1,77 @@
+"""Who holds what was taken from a pool: told when closing the pool takes too long."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FrameType
+
+# Frames that are beneath every task and thread, and no part of it.
+_BENEATH = ("asyncio.events", "asyncio.base_events", "asyncio.runners", "threading")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Where, by whom and when (monotonic seconds) one connection was taken."""
+
+    place: str
+    who: str
+    at: float
+    process: int | None
+    """The server's process for it, if the driver knows."""
+
+    def told(self, now: float) -> str:
+        server = "" if self.process is None else f", server process {self.process}"
+        return f"{self.place}, {self.who}, for {now - self.at:.1f} s{server}"
+
+
+class Holders:
+    """Remembers who took each connection and has not given it back. Any thread may call.
+
+    `passed_through`: modules that every taking passes through; whoever called them is the one to name.
+    """
+
+    def __init__(self, *passed_through: str) -> None:
+        self._passed_through = ("contextlib", "asyncio", *passed_through)
+        self._held: dict[int, Holder] = {}
+
+    def took(self, key: int, process: int | None, outer: Iterable[FrameType] = ()) -> None:
+        """`outer`: where to look on when the stack of the caller names nobody."""
+        place = _caller([sys._getframe(1), *outer], self._passed_through)
+        self._held[key] = Holder(place, _who(), time.monotonic(), process)
+
+    def gave_back(self, key: int) -> None:
+        self._held.pop(key, None)
+
+    def now(self) -> list[Holder]:
+        return list(self._held.values())
+
+
+def detail(held: Iterable[Holder]) -> str:
+    """One line that names them all, for a report."""
+    now = time.monotonic()
+    told = [holder.told(now) for holder in held]
+    return f"{len(told)} connection(s) not given back: " + "; ".join(told)
+
+
+def _who() -> str:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return f"task {task.get_name()}" if task is not None else f"thread {threading.current_thread().name}"
+
+
+def _caller(stacks: Iterable[FrameType], passed_through: tuple[str, ...]) -> str:
+    for innermost in stacks:
+        frame: FrameType | None = innermost
+        while frame is not None:
+            module = str(frame.f_globals.get("__name__", ""))
+            if module in _BENEATH:
+                break
+            if not module.startswith(passed_through):
+                return f"{module}:{frame.f_lineno} in {frame.f_code.co_name}"
+            frame = frame.f_back
+    return "unknown place"

@@ -1,0 +1,57 @@
+"""Threads that do not end, in real processes: left behind, named, and the exit is not held."""
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from quiesce.testing.service_process import ServiceProcess
+
+HERE = Path(__file__).parent
+
+Start = Callable[[str], ServiceProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    processes: list[ServiceProcess] = []
+
+    def begin(name: str) -> ServiceProcess:
+        process = ServiceProcess(f"worker_services:{name}", environment={"PYTHONPATH": str(HERE)}, name=name)
+        processes.append(process.start())
+        return process
+
+    yield begin
+    for process in processes:
+        process.discard()
+
+
+@pytest.mark.serial
+def test_s19_a_thread_worker_that_blocks_for_ever_does_not_hold_the_exit(start: Start) -> None:
+    process = start("left_thread")
+    process.wait_for("thread blocks")
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.wait(6) == 75
+    assert time.monotonic() - began < 4.8, "the hard deadline was not needed"
+    report = process.report()
+    assert report is not None
+    assert [(w["worker"], w["outcome"]) for w in report["workers"]] == [("blocks_in_get", "abandoned")]
+    assert {"worker": "blocks_in_get", "what": "iteration", "count": 1} in report["abandoned"]
+    assert "closed pool" in process.text()
+
+
+@pytest.mark.serial
+def test_s19_a_blocked_executor_holds_the_interpreter_and_the_hard_deadline_ends_it_with_70(start: Start) -> None:
+    process = start("stuck_executor")
+    process.wait_for("executor blocks")
+    began = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.wait(8) == 70
+    assert 4.5 < time.monotonic() - began < 6.5
+    text = process.text()
+    assert "closed pool" in text, "the closing was in order all the same"
+    assert re.search(r'queue\.py", line \d+ in get', text), "every stack is there"

@@ -1,0 +1,82 @@
+"""Services whose workers are threads, for tests with real processes."""
+
+import asyncio
+import contextlib
+import os
+import queue
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+
+from quiesce import Budget, Part, Service, Stop, critical, service
+
+QUICK = Budget(grace_period=5, prestop=0, http=0.5, workers=0.5, producers=0.5, pools=0.5, report=0.5, margin=0.2)
+
+never: "queue.Queue[str]" = queue.Queue()
+
+
+def say(text: str) -> None:
+    print(f"[{time.monotonic():.3f}] {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.asynccontextmanager
+async def thing(name: str) -> AsyncIterator[None]:
+    say(f"opened {name}")
+    yield
+    say(f"closed {name}")
+
+
+def blocks_in_get(stop: Stop) -> None:
+    say("thread blocks")
+    never.get()
+
+
+@service("left-thread", budget=QUICK)
+async def left_thread(s: Service) -> None:
+    await s.open(thing("pool"), name="pool")
+    s.thread(blocks_in_get)
+    say("started")
+
+
+async def blocks_an_executor(stop: Stop) -> None:
+    say("executor blocks")
+    await asyncio.to_thread(never.get)
+
+
+@service("stuck-executor", budget=QUICK)
+async def stuck_executor(s: Service) -> None:
+    await s.open(thing("pool"), name="pool")
+    s.loop(blocks_an_executor)
+    say("started")
+
+
+async def step(name: str, seconds: float) -> None:
+    say(f"{name} began")
+    await asyncio.sleep(seconds)
+    say(f"{name} ended")
+
+
+async def works(stop: Stop, name: str, draw: random.Random) -> None:
+    async for _ in stop.every(0.002 * draw.random()):
+        await critical(name, step, name, 0.01 * draw.random())
+
+
+def works_in_a_thread(stop: Stop, draw: random.Random) -> None:
+    for _ in stop.every_sync(0.002 * draw.random()):
+        say("thread began")
+        time.sleep(0.005 * draw.random())
+        say("thread ended")
+
+
+@service("race", budget=Budget(grace_period=20, prestop=0, http=1, workers=5, producers=2, pools=2, report=1))
+async def race(s: Service) -> None:
+    """A little of everything; RACE seeds how long each thing takes."""
+    draw = random.Random(os.environ.get("RACE", "0"))
+    for name, part in (("producer", Part.PRODUCERS), ("pool", Part.POOLS)):
+        await asyncio.sleep(0.02 * draw.random())
+        await s.open(thing(name), name=name, part=part)
+    s.loop(works, "work", draw, name="work")
+    s.thread(works_in_a_thread, draw, name="thread")
+    s.every(0.003, step, "beat", 0.0, name="beat", keeps="all")
+    say("started")
