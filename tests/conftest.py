@@ -1,8 +1,11 @@
-"""The plugin that gives the tests real servers is switched on here, and nowhere else."""
+"""The plugin that gives the tests real servers is switched on here, and so are the fixtures of two rooms.
+
+A conftest of their own would make several modules of that name, which a type checker does not take.
+"""
 
 import pytest
 
-pytest_plugins = ["quiesce_pytest"]
+pytest_plugins = ["quiesce_pytest", "outbox_databases", "pausable_broker"]
 
 
 @pytest.fixture(scope="session")

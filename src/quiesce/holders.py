@@ -17,14 +17,16 @@ class Holder:
     """Where, by whom and when (monotonic seconds) one connection was taken."""
 
     place: str
-    who: str
+    task: str | None
+    thread: str
     at: float
     process: int | None
     """The server's process for it, if the driver knows."""
 
     def told(self, now: float) -> str:
         server = "" if self.process is None else f", server process {self.process}"
-        return f"{self.place}, {self.who}, for {now - self.at:.1f} s{server}"
+        who = f"thread {self.thread}" if self.task is None else f"task {self.task}"
+        return f"{self.place}, {who}, for {now - self.at:.1f} s{server}"
 
 
 class Holders:
@@ -40,13 +42,18 @@ class Holders:
     def took(self, key: int, process: int | None, outer: Iterable[FrameType] = ()) -> None:
         """`outer`: where to look on when the stack of the caller names nobody."""
         place = _caller([sys._getframe(1), *outer], self._passed_through)
-        self._held[key] = Holder(place, _who(), time.monotonic(), process)
+        self._held[key] = Holder(place, _task(), threading.current_thread().name, time.monotonic(), process)
 
     def gave_back(self, key: int) -> None:
         self._held.pop(key, None)
 
     def now(self) -> list[Holder]:
         return list(self._held.values())
+
+    def tasks(self) -> list[tuple[str, str]]:
+        """For each connection that a task holds: the name of the task, and what to tell of it."""
+        now = time.monotonic()
+        return [(holder.task, f"a connection since {holder.told(now)}") for holder in self.now() if holder.task]
 
 
 def detail(held: Iterable[Holder]) -> str:
@@ -56,12 +63,12 @@ def detail(held: Iterable[Holder]) -> str:
     return f"{len(told)} connection(s) not given back: " + "; ".join(told)
 
 
-def _who() -> str:
+def _task() -> str | None:
     try:
         task = asyncio.current_task()
     except RuntimeError:
-        task = None
-    return f"task {task.get_name()}" if task is not None else f"thread {threading.current_thread().name}"
+        return None
+    return None if task is None else task.get_name()
 
 
 def _caller(stacks: Iterable[FrameType], passed_through: tuple[str, ...]) -> str:

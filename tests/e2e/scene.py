@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-from confluent_kafka import Consumer, KafkaError
 
-from quiesce.drill.audit import Arrival, Findings, OutboxRow, audit
+from quiesce.drill.audit import Findings, OutboxRow, audit
+from quiesce.drill.topic import read_topic
 from quiesce.testing.service_process import ServiceProcess
 
 HERE = Path(__file__).parent
@@ -97,48 +97,5 @@ class Scene:
         """What the tables and the topic say. Events are compared by id; orders only where some were accepted."""
         rows = self.rows()
         orders = [str(row["id"]) for row in self.execute("SELECT id FROM orders")] if accepted else []
-        return audit(accepted, orders, rows, read_topic(self.bootstrap, self.order_topic))
-
-
-def read_topic(bootstrap: str, topic: str, within: float = 20.0) -> list[Arrival]:
-    """Everything on a topic, in the order of each partition, up to its present end."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"audit-{topic}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
-    arrivals: list[Arrival] = []
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
-
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-        ended: set[int] = set()
-        until = time.monotonic() + within
-        while len(ended) < len(partitions):
-            assert time.monotonic() < until, f"{topic} was not read to its end in {within:g} s"
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            error = message.error()
-            if error is not None:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition() or 0)
-                continue
-            headers = dict(message.headers() or [])
-            arrivals.append(
-                Arrival(
-                    (headers.get("id") or b"").decode(),
-                    (message.key() or b"").decode(),
-                    message.partition() or 0,
-                    message.offset() or 0,
-                )
-            )
-    finally:
-        consumer.close()
-    return arrivals
+        marked = [row.event_id for row in rows if row.dispatched]
+        return audit(accepted, orders, rows, read_topic(self.bootstrap, self.order_topic, marked, quiet=0.5))

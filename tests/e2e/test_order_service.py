@@ -13,6 +13,7 @@ import pytest
 from scene import Scene
 
 from quiesce.testing.kafka import LocalKafka
+from quiesce.testing.service_process import ServiceProcess
 from quiesce_pytest import MakeTopic
 
 EVENTS, KEYS = 3000, 300
@@ -33,8 +34,8 @@ def post(port: int, body: dict[str, Any], key: str | None = None) -> tuple[int, 
         return answer.status, json.loads(answer.read())
 
 
-def port_of(process: Any) -> int:
-    return int(process._environment["PORT"])
+def port_of(process: ServiceProcess) -> int:
+    return int(process.environment["PORT"])
 
 
 @pytest.mark.parametrize("point", ["relay.claimed", "relay.published", "relay.settled"])
@@ -78,7 +79,7 @@ def test_two_relays_during_a_rolling_update_take_no_row_twice_and_keep_the_order
     total = 0
     for old in (first, second):
         with ThreadPoolExecutor() as pool:
-            writing = pool.submit(lambda begin: [scene.enqueue(100, 20, begin + n * 100) for n in range(15)], total)
+            writing = pool.submit(_write, scene, total)
             new = scene.start()
             new.wait_for("readiness: ready", 20)
             old.signal()
@@ -227,6 +228,11 @@ def test_a_missing_table_names_the_command_that_creates_it(scene: Scene) -> None
     assert process.wait(20) == 1
     assert "quiesce outbox schema apply" in process.text()
     assert "Traceback" not in process.text()
+
+
+def _write(scene: Scene, first: int) -> None:
+    for n in range(15):
+        scene.enqueue(100, 20, first + n * 100)
 
 
 def _product(version: int) -> bytes:

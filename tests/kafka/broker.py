@@ -46,7 +46,7 @@ def records(bootstrap: str, topic: str) -> list[Record]:
 
 @functools.cache
 def _producer(bootstrap: str) -> Producer:
-    return Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    return Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
 
 
 def append(bootstrap: str, topic: str, values: Sequence[bytes], partition: int = 0) -> None:

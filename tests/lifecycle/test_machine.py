@@ -227,7 +227,7 @@ def _index(world: World, kind: type) -> list[int]:
     return [index for index, (_, decision) in enumerate(world.log) if isinstance(decision, kind)]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(lives)
 def test_every_life_keeps_the_order(life: Life) -> None:
     play_and_check(life)
@@ -315,7 +315,7 @@ def play_and_check(life: Life) -> None:
     assert [r.resource for r in report.resources] == [d.resource for d in closed]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(worker_plans, max_size=4), st.booleans(), st.floats(1, 49))
 def test_whoever_heeds_its_abort_is_over_when_the_budget_says(
     workers: list[WorkerPlan], http: bool, within: float
@@ -349,7 +349,7 @@ def test_whoever_heeds_its_abort_is_over_when_the_budget_says(
     assert all(state.outcome != "abandoned" for state in short.machine.workers.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(lives.filter(lambda life: life.second_signal is None), st.floats(0.1, 40))
 def test_when_less_time_is_left_everything_shrinks(life: Life, within: float) -> None:
     quiet = [replace(worker, crashes_at=None) for worker in life.workers]

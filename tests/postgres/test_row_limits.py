@@ -14,7 +14,7 @@ from cancelled_at import CancelledAt
 from outbox_table import event, others_locks, until, write
 from wire_proxy import WireProxy
 
-from conftest import OpenStore
+from outbox_databases import OpenStore
 from quiesce.errors import ClaimLost, SchemaMissing, SettingsError, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.outcome import DISPATCHED, Dead, Retry

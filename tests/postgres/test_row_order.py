@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from outbox_table import event, others_locks, until, write
 
-from conftest import OpenStore
+from outbox_databases import OpenStore
 from quiesce.errors import ClaimLost, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.outcome import DISPATCHED, Dead, Dispatched, Outcome, Retry

@@ -13,7 +13,7 @@ from quiesce.lifecycle.backoff import Backoff
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.outbox.retry import RetryPolicy
 from quiesce.relay import Relay
-from quiesce.relay.held_keys import HeldKeys
+from quiesce.relay.held_keys import HeldKeys, first_places
 from quiesce.relay.intake import Pace, room
 from quiesce.relay.patience import GivingUp, reserve, stalled_at
 from quiesce.relay.settings import RelaySettings
@@ -89,40 +89,54 @@ def test_only_what_was_published_and_answered_gets_an_outcome() -> None:
         two.id: Retry("UNKNOWN_TOPIC", 1.0),
         four.id: Dead("MSG_SIZE_TOO_LARGE"),
     }
-    assert (verdicts.dispatched, verdicts.unanswered, verdicts.refused_keys) == (1, 1, frozenset({"k1"}))
+    assert (verdicts.dispatched, verdicts.unanswered, verdicts.refused) == (1, 1, {"k1": 1})
 
 
 def test_a_retry_too_many_is_a_dead_letter_and_holds_no_key() -> None:
     last = event(1, "k", attempts=2)
     verdicts = judge([last], {last.id: Retry("UNKNOWN_TOPIC")}, POLICY)
     assert verdicts.outcomes == {last.id: Dead("UNKNOWN_TOPIC (given up after 3 attempts)")}
-    assert not verdicts.refused_keys
+    assert not verdicts.refused
 
 
 def test_a_refused_key_is_held_until_a_claim_has_begun_after_its_refusal_was_recorded() -> None:
     held = HeldKeys()
+    later = event(8, "a")
     held.claiming()
-    held.refused({"a"})
-    assert held.holds("a")
-    assert not held.holds("b")
+    held.refused({"a": 7})
+    assert held.holds(later)
+    assert not held.holds(event(8, "b"))
     held.claiming()
     # That claim began before the refusal is recorded: it may have seen the key free.
-    held.recorded({"a"})
-    assert held.holds("a")
+    held.recorded({"a": 7})
+    assert held.holds(later)
     held.claiming()
-    assert not held.holds("a")
+    assert not held.holds(later)
 
 
 def test_a_key_refused_twice_is_held_until_both_are_recorded() -> None:
     held = HeldKeys()
-    held.refused({"a"})
-    held.refused({"a"})
-    held.recorded({"a"})
+    later = event(8, "a")
+    held.refused({"a": 6})
+    held.refused({"a": 7})
+    held.recorded({"a": 6})
     held.claiming()
-    assert held.holds("a")
-    held.recorded({"a"})
+    assert held.holds(later)
+    held.recorded({"a": 7})
     held.claiming()
-    assert not held.holds("a")
+    assert not held.holds(later)
+
+
+def test_what_is_left_out_does_not_hold_the_event_it_waits_for() -> None:
+    held = HeldKeys()
+    held.refused({"a": 8})
+    assert not held.holds(event(7, "a")), "or each would keep the other back for ever"
+    assert not held.holds(event(8, "a"))
+    assert held.holds(event(9, "a"))
+
+
+def test_a_key_is_held_from_its_first_place_on() -> None:
+    assert first_places([event(5, "a"), event(3, "a"), event(4, "b")]) == {"a": 3, "b": 4}
 
 
 @pytest.mark.parametrize(

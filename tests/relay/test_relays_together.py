@@ -40,7 +40,7 @@ class Replica:
     taken=st.integers(0, 5),
     replaced_at=st.integers(1, 100),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_and_order_holds_while_producers_break_and_relays_change(
     keys: list[str], lost: dict[int, list[Fault]], silent_from: int, taken: int, replaced_at: int
 ) -> None:

@@ -148,6 +148,7 @@ async def test_S6_a_connection_that_is_never_given_back_is_cut_and_named(
     resource = make(kind, database)
     engine = await resource.open()
     kept = await asyncio.create_task(take(engine), name="request 7")
+    assert [task for task, _ in resource.holders()] == (["request 7"] if kind.endswith("async") else [])
     began = time.monotonic()
     closed = await resource.close(within(0.3))
     assert 0.25 < time.monotonic() - began < 1.3

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 from small_services import say, thing
 
@@ -121,7 +122,7 @@ async def keeps_a_connection(stop: Stop, pool: object) -> None:
     await stop.wait()
 
 
-@service("publishes", budget=SHORT)
+@service("publishes", budget=replace(SHORT, grace_period=7, producers=3))
 async def publishes(s: Service) -> None:
     """Ten events are handed over and not yet sent (the linger is longer than the test) when the stop comes."""
     await s.open(thing("pool"), name="pool")

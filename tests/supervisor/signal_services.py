@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from quiesce import Budget, Part, Service, Stop, critical, service
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.ports import Closed
 
 # Small shares, so that a test of a stuck thing takes a second or two.
 QUICK = Budget(grace_period=6, prestop=0, http=1, workers=1, producers=1, pools=1, report=0.5, margin=0.5)
@@ -35,7 +37,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     assert scope["type"] == "http"
     if scope["path"] == "/never":
         say("request began")
-        await asyncio.sleep(3600)
+        await asyncio.sleep(3600)  # the request hangs
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
@@ -177,10 +179,23 @@ def loop_stops() -> None:
 async def hangs(s: Service) -> None:
     s.http(app, host="127.0.0.1", port=int(os.environ.get("PORT", "0")))
     await s.open(thing("pool"), name="pool")
+    await s.open(StuckCloser())
     s.loop(never_ends)
     s.loop(pays)
     s.loop(asks_a_thread)
     say("started")
+
+
+class StuckCloser:
+    name = "stuck"
+    part = Part.PRODUCERS
+
+    async def open(self) -> None:
+        return None
+
+    async def close(self, deadline: Deadline) -> Closed:
+        await asyncio.sleep(3600)  # the closer hangs
+        return Closed()
 
 
 async def never_ends(stop: Stop) -> None:
@@ -287,6 +302,12 @@ async def holds_a_connection(stop: Stop, pool: Any) -> None:
     async with pool.acquire():
         say("holding")
         await asyncio.sleep(3600)
+
+
+@service("patient", budget=CALM)
+async def patient(s: Service) -> None:
+    s.loop(sleeps_through_the_stop)
+    say("started")
 
 
 # S29: spans that an exporter keeps back until it is flushed.

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -30,15 +31,26 @@ def line_of(text: str) -> str:
     return f"{HERE.name}/signal_services.py:{number} in "
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def hung(report: dict[str, Any], what: str) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in report["hung"] if entry["what"] == what}
 
 
 def test_at_half_at_nine_tenths_and_at_the_end_of_a_bound_it_says_who_hangs_and_where(start: Start) -> None:
-    process = start("hangs", QUIESCE_LOG_FORMAT="json")
+    port = free_port()
+    process = start("hangs", PORT=str(port), QUIESCE_LOG_FORMAT="json")
     process.wait_for('"event": "readiness_changed", "ready": true')
-    process.signal()
-    process.wait(15)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        client.sendall(b"GET /never?token=hush HTTP/1.1\r\nHost: x\r\n\r\n")
+        process.wait_for("request began")
+        process.signal()
+        assert process.wait(15) == 70  # the thread in `to_thread` holds the interpreter
+    assert "hush" not in process.text()
     told = [event for event in events(process) if event.get("event") == "still_running"]
     shares = [(event["share"], event["level"]) for event in told if event["name"] == "never_ends"]
     assert [share for share, _ in shares[:3]] == [0.5, 0.9, 1.0]
@@ -51,6 +63,10 @@ def test_at_half_at_nine_tenths_and_at_the_end_of_a_bound_it_says_who_hangs_and_
     # Through the section's own task, and from there through the group's.
     assert by_name["pays"]["section"] == "charge payment"
     assert by_name["pays"]["where"].startswith(line_of("asyncio.TaskGroup()")[:-4])
+    assert (by_name["GET /never"]["what"], by_name["stuck"]["what"]) == ("request", "closer")
+    assert by_name["GET /never"]["where"].startswith(line_of("# the request hangs") + "app > ")
+    assert by_name["stuck"]["where"].startswith(line_of("# the closer hangs") + "close > ")
+    assert by_name["stuck"]["age_seconds"] > 0.2
     # Which thread it is cannot be known from the task; where it stands can.
     assert line_of("nothing.get()") + "takes" in by_name["asks_a_thread"]["where"]
 
@@ -59,12 +75,13 @@ def test_the_report_names_what_hung_and_where_it_stood_in_the_end(start: Start) 
     process = start("hangs")
     process.wait_for("readiness: ready")
     process.signal()
-    process.wait(15)
+    assert process.wait(15) == 70  # the thread in `to_thread` holds the interpreter
     report = report_of(process)
     worker = hung(report, "worker")["never_ends"]
     # It swallowed its cancel, and went on to the next line: that is the one that counts.
     assert worker["where"].startswith(line_of("asyncio.Event().wait()") + "never_ends")
-    assert "hung       worker never_ends" not in process.text(), "the table is for a terminal"
+    # And so it is with the others: a section that was aborted has ended, this thread has not.
+    assert line_of("nothing.get()") + "takes" in hung(report, "thread")["asyncio_0"]["where"]
 
 
 def test_sigquit_says_where_everything_stands_and_ends_nothing(start: Start) -> None:
@@ -193,3 +210,21 @@ def test_a_connection_that_a_hanging_worker_holds_is_named(tmp_path: Path, datab
         holds = hung(report_of(process), "worker")["holds_a_connection"]["holds"]
         assert holds.startswith("database: a connection since signal_services:")
         assert "in holds_a_connection" in holds
+
+
+def test_a_second_signal_says_where_each_stood_and_that_no_bound_was_over(start: Start) -> None:
+    process = start("patient", QUIESCE_LOG_FORMAT="json")
+    process.wait_for("started")
+    process.signal()
+    process.wait_for('"event": "part_began", "part": "workers"')
+    until = time.monotonic() + 5
+    while process.find("abort_requested") is None:
+        assert time.monotonic() < until, process.text()
+        process.signal(signal.SIGINT)  # those inside the debounce count for nothing
+        time.sleep(0.05)
+    assert process.wait(8) == 75
+    (told,) = [event for event in events(process) if event.get("event") == "still_running"]
+    assert (told["name"], told["share"]) == ("sleeps_through_the_stop", None)
+    assert told["message"].startswith("still running: worker sleeps_through_the_stop, for ")
+    (report,) = [event["report"] for event in events(process) if event.get("event") == "shutdown_report"]
+    assert report["hung"] == [], "it ended when it was aborted"

@@ -58,7 +58,7 @@ async def test_a_thing_with_a_blocking_close_is_closed_in_a_daemon_thread() -> N
     thing = Blocking()
     report = await stopped((thing, {"name": "thing"}))
     assert outcomes(report) == {"thing": "clean"}
-    assert thing.closed_in == "closing thing"
+    assert thing.closed_in == "quiesce closing thing"
     assert report.exit_code == 0
 
 

@@ -156,7 +156,7 @@ def test_S30_a_full_linger_buffer_is_flushed_when_the_producer_is_closed(
     process.wait_for("handed over, answered: False", within=15)
     assert delivered(kafka, name) == 0, "still in the buffer"
     process.signal()
-    assert process.wait(6) == 0
+    assert process.wait(6) == 0, process.text()
     assert delivered(kafka, name) == 10
     closed = closing_of(process)["kafka-producer"]
     assert (closed["outcome"], closed["undelivered"]) == ("clean", 0)
@@ -180,11 +180,11 @@ def test_S4_brokers_that_are_gone_hold_neither_producer_nor_pool(
     began = time.monotonic()
     process.signal()
     try:
-        assert process.wait(8) == 75
+        assert process.wait(9) == 75
     finally:
         if how == "frozen":
             broker.resume()
-    assert time.monotonic() - began < 4, "inside the budget, brokers or not"
+    assert time.monotonic() - began < 6, "inside the budget, brokers or not"
     closed = closing_of(process)
     # S30: what the buffer held is counted.
     assert (closed["kafka-producer"]["outcome"], closed["kafka-producer"]["undelivered"]) == ("forced", 10)

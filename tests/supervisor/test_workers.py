@@ -105,6 +105,7 @@ async def test_s1_code_that_acknowledges_can_tell_an_abort_from_a_failure() -> N
         await asyncio.sleep(0)
         report = await s.stop()
     assert acks == ["none", "with its cause"]
+    assert [worker.error for worker in report.workers] == ["its time is over"]
     assert outcomes(report) == {"delivers": "aborted"}
 
 

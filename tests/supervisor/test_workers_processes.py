@@ -55,3 +55,11 @@ def test_s19_a_blocked_executor_holds_the_interpreter_and_the_hard_deadline_ends
     text = process.text()
     assert "closed pool" in text, "the closing was in order all the same"
     assert re.search(r'queue\.py", line \d+ in get', text), "every stack is there"
+
+
+def test_a_signal_while_the_interpreter_ends_does_not_turn_a_clean_0_into_143(start: Start) -> None:
+    process = start("brief")
+    assert process.wait(10) == 0
+    report = process.report()
+    assert report is not None
+    assert report["exit_code"] == 0

@@ -5,9 +5,10 @@ import contextlib
 import os
 import queue
 import random
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from quiesce import Budget, Part, Service, Stop, critical, service
 
@@ -80,3 +81,20 @@ async def race(s: Service) -> None:
     s.thread(works_in_a_thread, draw, name="thread")
     s.every(0.003, step, "beat", 0.0, name="beat", keeps="all")
     say("started")
+
+
+class LastSignal:
+    """Sends SIGTERM when the interpreter takes the modules down, after it has given up its signal handlers."""
+
+    def __init__(self, kill: Callable[[int, int], None] = os.kill, pid: int | None = None) -> None:
+        self._kill = kill
+        self._pid = os.getpid() if pid is None else pid
+
+    def __del__(self) -> None:
+        self._kill(self._pid, 15)
+
+
+@service("brief", budget=QUICK)
+async def brief(s: Service) -> None:
+    signal.raise_signal(signal.SIGTERM)
+    globals()["last_signal"] = LastSignal()

@@ -96,7 +96,7 @@ def test_a_stop_in_the_middle_of_a_batch_finishes_it_commits_and_leaves_the_grou
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_stop_ends_an_idle_fetch_at_once(hangs: bool) -> None:
+def test_s11_a_stop_ends_an_idle_fetch_at_once(hangs: bool) -> None:
     async def main() -> None:
         source = MemorySource(fetch_hangs=hangs)
         stop = await run(Consumer(source, Handler()), stop_at=12.3)
@@ -174,7 +174,7 @@ def test_a_cancel_from_inside_a_handler_is_a_failure_and_no_abort() -> None:
     virtual_time.run(main())
 
 
-def test_an_abort_is_not_an_outcome() -> None:
+def test_s1_an_abort_is_not_an_outcome() -> None:
     async def main() -> None:
         source, handler = MemorySource([record(n) for n in range(6)]), Handler(0.1)
         stop = ManualStop("products")

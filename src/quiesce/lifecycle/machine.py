@@ -129,6 +129,11 @@ class Machine:
         self.plan = Plan.at(self.budget, now, within)
         return True
 
+    @property
+    def aborting(self) -> bool:
+        """Whether the work in hand was given up before its bounds were over."""
+        return self._aborting is not None
+
     def abort(self, now: float, reason: str) -> None:
         """Gives up the work in hand now. Closing still follows, in order."""
         self.stop(now, reason)
@@ -326,7 +331,7 @@ class Machine:
         return self._aborting + 1.0
 
     def _abort_worker(self, worker: WorkerState, cause: str) -> do.AbortWorker:
-        worker.aborted = True
+        worker.aborted, worker.abort_cause = True, cause
         return do.AbortWorker(worker.ask.name, cause)
 
     def _begin_close(self, now: float) -> Iterator[Decision]:

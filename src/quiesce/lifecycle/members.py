@@ -20,6 +20,7 @@ class WorkerState:
     told_at: float | None = None
     deadline: Deadline | None = None
     aborted: bool = False
+    abort_cause: str | None = None
     outcome: str | None = None
     error: str | None = None
     seconds: float | None = None

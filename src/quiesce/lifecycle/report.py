@@ -8,6 +8,9 @@ from quiesce.lifecycle.events import StillRunning
 from quiesce.lifecycle.machine import Machine
 from quiesce.lifecycle.phases import Part
 
+LEFT = ("aborted", "handed back", "abandoned")
+"""Outcomes of workers that were given up."""
+
 
 class ExitCode(IntEnum):
     """How the process ends. 75 and 78 are EX_TEMPFAIL and EX_CONFIG of sysexits.h, 70 is EX_SOFTWARE."""
@@ -37,6 +40,7 @@ class WorkerReport:
     ended_at: float | None
     """Seconds after T0."""
     error: str | None = None
+    """What it raised; of one that was given up, why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ def compose(
             worker.outcome or "running",
             worker.seconds,
             None if worker.told_at is None or worker.seconds is None else worker.told_at + worker.seconds - t0,
-            worker.error,
+            worker.error or (worker.abort_cause if worker.outcome in LEFT else None),
         )
         for worker in ran
     ]

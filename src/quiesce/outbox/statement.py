@@ -42,6 +42,8 @@ class BatchStatement(NamedTuple):
 
 
 # One statement whatever the number: one round trip, and the rows get their positions in the order of the arrays.
+# Measured: as fast as COPY up to hundreds of events, a quarter slower at a thousand; a third of executemany.
+# COPY asks for the columns' types first, and an application's own codec for jsonb would spoil the headers.
 INSERT_MANY = (
     "INSERT INTO outbox_event (id, topic, aggregate_id, type, payload, headers) "
     "SELECT id, topic, aggregate_id, type, payload, headers::jsonb "

@@ -14,7 +14,7 @@ from quiesce.outbox.events import ClaimSettled
 from quiesce.outbox.outcome import Outcome
 from quiesce.outbox.ports import Claim, Publisher
 from quiesce.relay import points
-from quiesce.relay.held_keys import HeldKeys
+from quiesce.relay.held_keys import HeldKeys, first_places
 from quiesce.relay.settings import RelaySettings
 from quiesce.relay.verdicts import Verdicts, judge
 from quiesce.relay.waits import aborted
@@ -92,14 +92,17 @@ class Flight:
             await self.free(self._control.settings.store_bound)
             return
         held = self._control.held
-        events = [event for event in self.claim.events if not held.holds(event.aggregate_id)]
+        events: list[ClaimedEvent] = []
+        left_out: list[ClaimedEvent] = []
+        for event in self.claim.events:
+            (left_out if held.holds(event) else events).append(event)
         # What is left out holds its key in turn, until this claim has given it back.
-        keys = frozenset(event.aggregate_id for event in self.claim.events if held.holds(event.aggregate_id))
-        held.refused(keys)
+        places = first_places(left_out)
+        held.refused(places)
         try:
             await self._hand_over(events)
         finally:
-            held.recorded(keys)
+            held.recorded(places)
         if self._failure is not None:
             raise self._failure
 
@@ -110,11 +113,11 @@ class Flight:
         published = self._control.now() - began
         if events and not verdicts.unanswered:
             reach(points.PUBLISHED)
-        self._control.held.refused(verdicts.refused_keys)
+        self._control.held.refused(verdicts.refused)
         try:
             await self._settle(verdicts, published)
         finally:
-            self._control.held.recorded(verdicts.refused_keys)
+            self._control.held.recorded(verdicts.refused)
 
     async def _publish(self, events: Sequence[ClaimedEvent]) -> Mapping[UUID, Outcome]:
         """Hands over and waits for the answers: those there are once there will be no more."""

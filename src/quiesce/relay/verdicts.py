@@ -7,6 +7,7 @@ from uuid import UUID
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.retry import RetryPolicy
+from quiesce.relay.held_keys import Places, first_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +17,14 @@ class Verdicts:
     outcomes: Mapping[UUID, Outcome]
     dispatched: int
     unanswered: int
-    refused_keys: frozenset[str]
-    """Keys of the events that will be offered again."""
+    refused: Places
+    """Keys of the events that will be offered again, and where."""
 
 
 def judge(published: Sequence[ClaimedEvent], answers: Mapping[UUID, Outcome], retry: RetryPolicy) -> Verdicts:
     """Judges the answers. Only an event that was published and answered gets an outcome."""
     outcomes: dict[UUID, Outcome] = {}
-    refused: set[str] = set()
+    refused: list[ClaimedEvent] = []
     dispatched = 0
     for event in published:
         answer = answers.get(event.id)
@@ -37,5 +38,5 @@ def judge(published: Sequence[ClaimedEvent], answers: Mapping[UUID, Outcome], re
                 outcome = retry.judge(answer, event.attempts)
                 outcomes[event.id] = outcome
                 if isinstance(outcome, Retry):
-                    refused.add(event.aggregate_id)
-    return Verdicts(outcomes, dispatched, len(published) - len(outcomes), frozenset(refused))
+                    refused.append(event)
+    return Verdicts(outcomes, dispatched, len(published) - len(outcomes), first_places(refused))

@@ -117,12 +117,16 @@ class EngineResource:
         self._engine, self._watched = engine, watched
         return engine
 
+    def holders(self) -> list[tuple[str, str]]:
+        """Who holds a connection now: the name of the task, and where it took it."""
+        return [] if self._watched is None else self._watched.holders.tasks()
+
     async def close(self, deadline: Deadline) -> Closed:
         """Waits until every connection was given back, and closes them; past the deadline cuts those that are left.
 
-        `dispose` alone closes only what lies in the pool at that moment. What runs past the deadline is
-        cancelled on the server, what is held is cut; a thread that waits for an answer on it gets an error. `detail` names who held
-        it. Safe to call twice.
+        `dispose` alone closes only what lies in the pool at that moment. What runs past the deadline is cancelled on
+        the server, and what is held is cut; a thread that waits for an answer on it gets an error. `detail` names
+        who held it. From then on the engine refuses, with `IntakeClosed`. Safe to call twice.
         """
         engine, self._engine = self._engine, None
         watched, self._watched = self._watched, None
@@ -176,6 +180,10 @@ class AsyncEngineResource:
             raise (meaning or error) from None
         self._engine, self._watched = engine, watched
         return engine
+
+    def holders(self) -> list[tuple[str, str]]:
+        """Who holds a connection now: the name of the task, and where it took it."""
+        return [] if self._watched is None else self._watched.holders.tasks()
 
     async def close(self, deadline: Deadline) -> Closed:
         """Waits until every connection was given back, and closes them; past the deadline cuts those that are left.

@@ -76,8 +76,12 @@ class Watched:
         driver = getattr(adapted, "driver_connection", adapted)
         self.holders.took(id(record), _process(driver), _outside())
 
-    def _given_back(self, adapted: object, record: object) -> None:
+    def _given_back(self, adapted: Any, record: object) -> None:
         self.holders.gave_back(id(record))
+        if self._over and adapted is not None:
+            # Given back too late, to a pool that was disposed: nobody would ever close it.
+            with contextlib.suppress(Exception):
+                adapted.close()
 
     def _refuse(self) -> None:
         if self._over:
@@ -99,7 +103,7 @@ def _interruption(connection: Any, seconds: float) -> Awaitable[object] | None:
     if hasattr(connection, "cancel_safe"):
         return cast("Awaitable[object]", connection.cancel_safe(timeout=seconds))
     if hasattr(connection, "terminate") and inspect.iscoroutinefunction(connection.close):
-        return connection.close(timeout=seconds)
+        return cast("Awaitable[object]", connection.close(timeout=seconds))
     return None
 
 

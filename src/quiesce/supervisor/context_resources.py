@@ -131,7 +131,6 @@ class BlockingContextResource(Generic[T]):
                     loop.call_soon_threadsafe(tell, opened.set_result, value)
                     # Ends when the resource is closed; the thread is a daemon, should nobody close it.
                     self._leave.wait()
-                    threading.current_thread().name = f"closing {self.name}"
             except BaseException as error:
                 if entered:
                     raise
@@ -177,7 +176,7 @@ class ClosableResource(Generic[T]):
         if inspect.iscoroutinefunction(method):
             await method()
             return Closed()
-        call = BlockingCall(f"closing {self.name}", method)
+        call = BlockingCall(f"quiesce closing {self.name}", method)
         answer = await _ended(call, deadline)
         if isinstance(answer, Awaitable):
             await answer

@@ -1,8 +1,10 @@
 """From a definition to a process, or to a guest of somebody else's loop."""
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import signal
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +13,7 @@ from quiesce.errors import QuiesceError, StartError
 from quiesce.lifecycle.report import ShutdownReport
 from quiesce.supervisor.definition import ServiceDefinition
 from quiesce.supervisor.runner import Runner
-from quiesce.supervisor.signals import SignalLadder
+from quiesce.supervisor.signals import SIGNALS, SignalLadder
 from quiesce.supervisor.strays import end_strays
 
 log = logging.getLogger("quiesce.supervisor")
@@ -30,6 +32,7 @@ def run(definition: ServiceDefinition, ladder: SignalLadder | None = None) -> in
     if ladder is None:
         ladder = SignalLadder()
         ladder.install()
+    atexit.register(_turn_deaf)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     report = loop.run_until_complete(_run(definition, ladder))
@@ -40,6 +43,13 @@ def run(definition: ServiceDefinition, ladder: SignalLadder | None = None) -> in
     if sys.stderr.isatty():
         print(report.table(), file=sys.stderr)  # noqa: T201 - for the person in front of the terminal
     return report.exit_code
+
+
+def _turn_deaf() -> None:
+    """The interpreter gives signals back their default action while it ends: a late SIGTERM would turn a clean 0
+    into 143. Called when all threads are joined, so there is nothing left that a further signal could hurry."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _run(definition: ServiceDefinition, ladder: SignalLadder) -> ShutdownReport:

@@ -176,9 +176,7 @@ class Runner:
         self.readiness.explain("starting")
         return value
 
-    def serve(
-        self, app: Any, host: str, port: int, draining: ReadinessWhileDraining, settings: dict[str, Any]
-    ) -> int:
+    def serve(self, app: Any, host: str, port: int, draining: ReadinessWhileDraining, settings: dict[str, Any]) -> int:
         if self.gate is not None:
             raise SettingsError("s.http was called twice; mount the second application in the first")
         if draining not in (503, 200):
@@ -272,7 +270,7 @@ class Runner:
             case do.FireStop(worker=name, deadline=deadline):
                 self._workers[name].told_to_stop(self.machine.reason or "", deadline)
             case do.AbortWorker(worker=name, cause=cause):
-                self._look(What.WORKER, name)
+                self._look_at_aborted(What.WORKER, name)
                 self._workers[name].abort(cause)
             case do.ArmHardDeadline(deadline=deadline):
                 if self._hard_deadline is not None:
@@ -284,11 +282,11 @@ class Runner:
                 if self.http is not None:
                     self._spawn(self.http.drain(deadline, self._http_ended), "http drain")
             case do.AbortHttp():
-                self._look(What.HTTP)
+                self._look_at_aborted(What.HTTP)
                 for name, count in Counter(self.http.abort() if self.http is not None else ()).items():
                     self._reporting.abandon("http", name, count)
             case do.AbortSections():
-                self._look(What.SECTIONS)
+                self._look_at_aborted(What.SECTIONS)
                 for name in self._sections.abort():
                     self._reporting.abandon(name, "critical section", 1)
             case do.CloseResource(resource=name):
@@ -296,7 +294,7 @@ class Runner:
             case do.LookAt(what=what, name=name, share=share):
                 self._look(what, name, share)
             case do.GiveUpCloser(resource=name):
-                self._look(What.CLOSER, name)
+                self._look(What.CLOSER, name, 1.0)
                 self._closers[name].cancel("its time is over")
                 self._tell_closed(name)
             case do.MakeReport():
@@ -396,7 +394,11 @@ class Runner:
         """On the thread of the hard deadline."""
         self._reporting.make_late(self._now(), self._hangs.everything())
 
-    def _look(self, what: What, name: str = "", share: float = 1.0) -> None:
+    def _look_at_aborted(self, what: What, name: str = "") -> None:
+        """Before the abort moves it: where it stood. Its bound is over, unless somebody signalled again."""
+        self._look(what, name, None if self.machine.aborting else 1.0)
+
+    def _look(self, what: What, name: str, share: float | None) -> None:
         self._reporting.still_running(self._hangs.look(what, name, share))
 
     # Small answers.

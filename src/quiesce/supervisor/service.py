@@ -153,6 +153,7 @@ class Service:
         *args: Any,
         name: str | None = None,
         jitter: float = 0.0,
+        at_once: bool = False,
         bound: float | None = None,
         on_drain: OnDrain = "finish",
         after: str | None = None,
@@ -161,9 +162,11 @@ class Service:
     ) -> None:
         """Runs `fn(*args)` every `seconds`. A call that fails is logged, and the next one comes at its time.
 
+        The first call comes one interval after the start, or with it if `at_once`. Up to `jitter` seconds are
+        added to each, to keep many replicas apart.
         `hand_back` is called with the same `args`. See `run` for the rest.
         """
-        worker = Periodic(seconds, fn, *args, name=name, jitter=jitter)
+        worker = Periodic(seconds, fn, *args, name=name, jitter=jitter, at_once=at_once)
         back = None if hand_back is None else partial(hand_back, *args)
         self.run(worker, bound=bound, on_drain=on_drain, after=after, keeps=keeps, hand_back=back)
 

@@ -40,7 +40,7 @@ class ServiceProcess:
             self._command = [sys.executable, "-P", "-m", "quiesce", "run", target]
         else:
             self._command = list(target)
-        self._environment = dict(environment or {})
+        self.environment = dict(environment or {})
         self._process: GuardedProcess | None = None
         self._status: int | None = None
         self.name = name
@@ -53,7 +53,7 @@ class ServiceProcess:
         Raises:
             StartError: the program cannot be started.
         """
-        self._process = spawn(self._command, log=self.log, directory=self._directory, environment=self._environment)
+        self._process = spawn(self._command, log=self.log, directory=self._directory, environment=self.environment)
         return self
 
     def __enter__(self) -> Self:

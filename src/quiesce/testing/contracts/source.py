@@ -176,7 +176,8 @@ async def what_is_put_away_unfinished_comes_again(world: SourceWorld) -> None:
     half = len(batch.records) // 2
     await source.commit({batch.records[0].source: half}, batch.assignment, within(_BOUND))
     source.done(batch.assignment)
-    assert values(await handle(source, 20 - half), 0) == numbered(20 - half, half)
+    again = values(await handle(source, 20 - half), 0)
+    assert again == numbered(20 - half, half), f"after {half} of {len(batch.records)}: {again}"
 
 
 async def what_is_put_away_finished_does_not(world: SourceWorld) -> None:
