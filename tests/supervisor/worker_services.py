@@ -6,7 +6,6 @@ import os
 import queue
 import random
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -18,7 +17,8 @@ never: "queue.Queue[str]" = queue.Queue()
 
 
 def say(text: str) -> None:
-    print(f"[{time.monotonic():.3f}] {text}", file=sys.stderr, flush=True)
+    # One write a line: `print` makes two, and threads would mix their lines up.
+    os.write(2, f"[{time.monotonic():.3f}] {text}\n".encode())
 
 
 @contextlib.asynccontextmanager

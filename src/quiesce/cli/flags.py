@@ -35,6 +35,41 @@ def add_flag(
     )
 
 
+def add_repeated_flag(
+    parser: argparse.ArgumentParser,
+    flag: str,
+    *,
+    help: str,
+    convert: Callable[[str], Any] = str,
+    metavar: str | None = None,
+) -> None:
+    """Adds a flag that may be given several times; its value is a tuple. In the environment: comma separated."""
+    name = variable(flag)
+    default = _from_environment(flag, (), lambda raw: tuple(convert(one.strip()) for one in raw.split(",")), None)
+    parser.add_argument(
+        flag,
+        action=_Repeated,
+        default=default,
+        type=convert,
+        metavar=metavar,
+        help=f"{help}; may be repeated [{name}, comma separated]",
+    )
+
+
+class _Repeated(argparse.Action):
+    """The first one on the command line takes the place of what the environment says; the others are added."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, (*(() if before is self.default else before), values))
+
+
 def add_switch(parser: argparse.ArgumentParser, flag: str, *, help: str) -> None:
     """Adds a flag without a value. In the environment it takes 1 or 0."""
     name = variable(flag)

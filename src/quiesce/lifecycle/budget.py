@@ -114,7 +114,7 @@ class Budget:
 
     def sum_of(self, workers: Iterable[WorkerBound] = ()) -> str:
         """The sum behind `longest`, as people read it."""
-        ends = self._ends(tuple(workers))
+        ends = self.ends(workers)
         served = self.lame_duck + self.http
         after = max((end - served for w, end in ends if w.waits_for_http and not w.keeps), default=0.0)
         beside = self._beside_http(ends, keepers=False)
@@ -130,12 +130,9 @@ class Budget:
             f"{self.producers:g} + pools {self.pools:g} + report {self.report:g} + margin {self.margin:g}"
         )
 
-    def _drain(self, workers: tuple[WorkerBound, ...]) -> float:
-        ends = self._ends(workers)
-        return max(self.lame_duck + self.http + self._after_http(ends), self._beside_http(ends))
-
-    def _ends(self, workers: tuple[WorkerBound, ...]) -> list[tuple[WorkerBound, float]]:
+    def ends(self, workers: Iterable[WorkerBound]) -> list[tuple[WorkerBound, float]]:
         """With each worker the seconds after T0 at which it is over at the latest, if it heeds its abort."""
+        workers = tuple(workers)
         known: dict[str, float] = {}
 
         def end(worker: WorkerBound, on_the_way: frozenset[str]) -> float:
@@ -150,6 +147,10 @@ class Budget:
             return known[worker.name]
 
         return [(worker, end(worker, frozenset())) for worker in workers]
+
+    def _drain(self, workers: tuple[WorkerBound, ...]) -> float:
+        ends = self.ends(workers)
+        return max(self.lame_duck + self.http + self._after_http(ends), self._beside_http(ends))
 
     def _after_http(self, ends: list[tuple[WorkerBound, float]]) -> float:
         served = self.lame_duck + self.http

@@ -164,13 +164,16 @@ class Running:
         leave the whole queue standing, so it begins anew, loudly; but not for ever."""
         self._faults += 1
         self._progress.faults += 1
-        hopeless = self._faults >= MAX_FAULTS or (isinstance(error, QuiesceError) and not error.retryable)
+        final = isinstance(error, QuiesceError) and not error.retryable
+        hopeless = final or self._faults >= MAX_FAULTS
         log.error(
-            "%s: unexpected error (%d in a row), %s",
+            "%s: unexpected error (%d in a row), %s: %s",
             self._settings.name,
             self._faults,
             "given up" if hopeless else "everything in flight is given back and begun anew",
-            exc_info=error,
+            error,
+            # An error of ours says what to do, and a traceback would bury it.
+            exc_info=None if final else error,
         )
         unanswered = await self._flights.give_up("unexpected error", self._stop.remaining())
         self._log_failures()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from quiesce.errors import QuiesceError
 from quiesce.lifecycle import events as ev
 from quiesce.lifecycle.budget import HAND_BACK_BOUND
 from quiesce.lifecycle.machine import Machine
@@ -97,7 +98,8 @@ class Working:
         worker.token.put_down(failed=raised is not None)
         if raised is None:
             return None
-        log.error("worker %s failed", name, exc_info=raised)
+        # An error of ours says what to do, and a traceback would bury it.
+        log.error("worker %s failed: %s", name, raised, exc_info=None if isinstance(raised, QuiesceError) else raised)
         return line_of(raised)
 
     async def _hand_back(self, name: str, hand_back: Callable[[], object]) -> bool:
