@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outbox_databases import OpenStore
 from outbox_table import event, until, write
 
-from outbox_databases import OpenStore
 from quiesce.outbox.outcome import DISPATCHED
 from quiesce.postgres import connect, enqueue, row_floor
 from quiesce.postgres import row_statements as sql

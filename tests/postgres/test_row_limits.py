@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from cancelled_at import CancelledAt
+from outbox_databases import OpenStore
 from outbox_table import event, others_locks, until, write
 from wire_proxy import WireProxy
 
-from outbox_databases import OpenStore
 from quiesce.errors import ClaimLost, SchemaMissing, SettingsError, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.outcome import DISPATCHED, Dead, Retry

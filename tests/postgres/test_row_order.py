@@ -10,9 +10,9 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from outbox_databases import OpenStore
 from outbox_table import event, others_locks, until, write
 
-from outbox_databases import OpenStore
 from quiesce.errors import ClaimLost, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.outcome import DISPATCHED, Dead, Dispatched, Outcome, Retry

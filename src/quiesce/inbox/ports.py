@@ -38,9 +38,7 @@ class Source(Protocol):
         """
         ...
 
-    async def commit(
-        self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline
-    ) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
         """Commits the offsets and waits for the broker's answer. Waits a rebalance out.
 
         A partition may be committed under `assignment` while it has been ours without a break since that
