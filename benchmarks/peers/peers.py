@@ -42,7 +42,9 @@ def _faststream(programs: Path, port: int, limit: bool) -> list[str]:
 
 
 def _celery(programs: Path, port: int, limit: bool) -> list[str]:
-    return [str(programs / "celery"), "-A", "with_celery", "worker", "--concurrency", "1"]
+    # By itself SIGTERM waits for tasks without a bound; a bounded shutdown is what SIGQUIT asks for.
+    remap = ["env", "REMAP_SIGTERM=SIGQUIT"] if limit else []
+    return [*remap, str(programs / "celery"), "-A", "with_celery", "worker", "--concurrency", "1"]
 
 
 def _quiesce(name: str) -> Callable[[Path, int, bool], list[str]]:
@@ -76,7 +78,13 @@ PEERS = (
         f"shutdown_graceful_timeout={LIMIT}",
         needs="postgres",
     ),
-    Peer("Celery", "celery", "a task in a pool of one process", _celery, f"worker_soft_shutdown_timeout={LIMIT}"),
+    Peer(
+        "Celery",
+        "celery",
+        "a task in a pool of one process",
+        _celery,
+        f"REMAP_SIGTERM=SIGQUIT, worker_soft_shutdown_timeout={LIMIT}",
+    ),
 )
 
 PACKAGES = (

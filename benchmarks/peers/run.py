@@ -67,11 +67,10 @@ def run_one(
         "PEER_DSN": dsn,
         "PEER_KAFKA": kafka,
         "PEER_TOPIC": f"work-{scenario.key}-{int(limited)}",
-        "PEER_FOLDER": str(folder),
         "PYTHONPATH": str(SERVICES),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    (folder / "control").mkdir(parents=True)
+    folder.mkdir()
     trial = Trial(peer.command(programs, port, limited), folder, environment, scenario, BOUND[limited])
     verdict = trial.run(port if peer.http else None)
     print(f"{peer.name}, {scenario.title}: {verdict.words(BOUND[limited])}", file=sys.stderr, flush=True)

@@ -82,7 +82,7 @@ class Trial:
     ) -> None:
         self._scenario = scenario
         self._bound = bound
-        self._facts: list[tuple[float, str]] = []
+        self._facts: list[tuple[float, str, str]] = []
         self._output: list[str] = []
         self._answered: bool | None = None
         self._over = threading.Event()
@@ -133,7 +133,9 @@ class Trial:
         return self._judge(first, code, seconds, left)
 
     def _judge(self, first: float, code: int | None, seconds: float, left: bool) -> Verdict:
-        after = [fact for when, fact in self._facts if when >= first]
+        # Of a pool of processes, only the one with the work counts.
+        worker = next(process for _, fact, process in self._facts if fact == "began")
+        after = [fact for when, fact, process in self._facts if when >= first and process == worker]
         work = "finished" if "ended" in after else "torn" if "torn" in after else "**lost without a word**"
         if code is None and work.startswith("**lost"):
             work = "in hand"
@@ -173,10 +175,13 @@ class Trial:
             time.sleep(0.02)
         return True
 
+    def _said(self, fact: str) -> bool:
+        return any(said == fact for _, said, _ in self._facts)
+
     def _wait_for(self, fact: str, within: float) -> bool:
         until = time.monotonic() + within
         while time.monotonic() < until and self._process.poll() is None:
-            if any(said == fact for _, said in self._facts):
+            if self._said(fact):
                 return True
             time.sleep(0.01)
         return False
@@ -185,7 +190,8 @@ class Trial:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("FACT "):
-                self._facts.append((time.monotonic(), line.split()[1]))
+                _, fact, process = line.split()
+                self._facts.append((time.monotonic(), fact, process))
             else:
                 self._output.append(line.strip())
 
@@ -196,10 +202,10 @@ class Trial:
                 connection.settimeout(self._bound + STARTS_WITHIN)
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: peer\r\n\r\n")
                 answer = connection.recv(1024)
-                if b" 503 " not in answer[:20] or any(said == "began" for _, said in self._facts):
+                if b" 503 " not in answer[:20] or self._said("began"):
                     self._answered = answer[:12] == b"HTTP/1.1 200"
                     return
-            if any(said == "began" for _, said in self._facts):
+            if self._said("began"):
                 self._answered = False
                 return
             time.sleep(0.05)

@@ -22,7 +22,7 @@ PORT = int(os.environ.get("PEER_PORT", "0"))
 
 def say(fact: str) -> None:
     # One write a line, unbuffered: what a killed process has said is there.
-    os.write(1, f"FACT {fact}\n".encode())
+    os.write(1, f"FACT {fact} {os.getpid()}\n".encode())
 
 
 async def work() -> None:
@@ -57,9 +57,14 @@ async def resource() -> AsyncIterator[None]:
 
 def blocking_work() -> None:
     say("began")
-    if STUCK == "worker":
-        threading.Event().wait()
-    threading.Event().wait(WORK)
+    try:
+        if STUCK == "worker":
+            threading.Event().wait()
+        threading.Event().wait(WORK)
+    except BaseException:
+        # Celery ends a process of its pool by an exception in whatever runs there.
+        say("torn")
+        raise
     say("ended")
 
 

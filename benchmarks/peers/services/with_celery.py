@@ -1,16 +1,11 @@
 """Celery's worker with one process of its default pool: the work is a task, the resource one of that process."""
 
-import os
-from pathlib import Path
-
 import scene
 from celery import Celery
 from celery.signals import worker_process_init, worker_process_shutdown, worker_ready
 
-folder = Path(os.environ["PEER_FOLDER"])
-app = Celery("peers", broker="filesystem://")
-app.conf.broker_transport_options = {name: str(folder) for name in ("data_folder_in", "data_folder_out")}
-app.conf.broker_transport_options["control_folder"] = str(folder / "control")
+# The broker that Celery has in memory: its own process gives itself the task.
+app = Celery("peers", broker="memory://")
 if scene.LIMIT is not None:
     app.conf.worker_soft_shutdown_timeout = scene.LIMIT
 

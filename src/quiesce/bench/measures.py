@@ -25,9 +25,9 @@ class Effort:
 
     seconds: float = 5.0
     """For which an idle service is watched."""
-    rounds: int = 150
+    rounds: int = 60
     """Turns of calls, bare and critical."""
-    calls: int = 200
+    calls: int = 500
     """In each turn."""
     exits: int = 9
     """Processes of each kind."""
