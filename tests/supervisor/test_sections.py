@@ -1,9 +1,7 @@
 """Critical sections: whoever is cancelled, however and whenever, the stretch reaches its end."""
 
 import asyncio
-import gc
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from math import inf
@@ -416,23 +414,3 @@ def test_threads_that_begin_sections_against_a_closing_are_counted_or_refused() 
         for thread in threads:
             thread.join(5)
         assert not any(behind)
-
-
-@pytest.mark.serial
-async def test_critical_costs_under_25_microseconds() -> None:
-    async def nothing() -> None:
-        return None
-
-    rounds = 4000
-    best = inf
-    gc.disable()
-    try:
-        for _ in range(7):
-            began = time.process_time()
-            for _ in range(rounds):
-                await critical("nothing", nothing)
-            best = min(best, (time.process_time() - began) / rounds)
-    finally:
-        gc.enable()
-    print(f"critical(): {best * 1e6:.1f} microseconds")
-    assert best < 25e-6

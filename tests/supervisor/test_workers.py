@@ -671,3 +671,26 @@ async def test_a_thousand_periodic_workers_drain_in_under_a_second() -> None:
     print(f"1,000 periodic workers drained in {took:.3f} s of machine time")
     assert report.exit_code == 0
     assert took < 1.0
+
+
+async def test_a_worker_that_may_be_torn_abandons_nothing_whatever_it_says_itself() -> None:
+    class Says:
+        """As a relay does that was registered with another `on_drain` than its own."""
+
+        name = "says"
+
+        async def run(self, stop: Stop) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stop.abandon("events published without an answer", 3)
+
+    @service("torn")
+    async def torn(s: Service) -> None:
+        s.run(Says(), on_drain="cancel")
+
+    async with running(torn) as r:
+        await asyncio.sleep(0)
+        report = await r.stop()
+    assert report.exit_code == 0
+    assert not report.abandoned

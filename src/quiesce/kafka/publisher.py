@@ -30,8 +30,8 @@ _LOG = logging.getLogger("quiesce.kafka")
 
 _PROBE = 5.0
 """Seconds that `open` waits for a broker."""
-_CHUNK = 200
-"""Events handed over without a turn of the loop: about two milliseconds."""
+_CHUNK = 100
+"""Events handed over without a turn of the loop: one to two milliseconds."""
 _LAST = 0.5
 """Seconds to purge and destroy a producer: it takes hundredths."""
 _LEAST = 0.05

@@ -208,12 +208,17 @@ class Runner:
         terms = terms.for_worker(worker)
         ask = terms.ask()
         self.machine.register(ask)
-        token = StopToken(ask.name, self._loop.time, self.telling.tell, self._reporting.abandon)
-        self._workers[ask.name] = RunningWorker(
-            worker, token, terms.on_drain or "finish", terms.restart, terms.hand_back
-        )
+        on_drain = terms.on_drain or "finish"
+        # What may be torn is not abandoned when it is: a worker of the package asks its own setting, which
+        # `s.run(..., on_drain="cancel")` does not reach.
+        abandon = self._tear if on_drain == "cancel" else self._reporting.abandon
+        token = StopToken(ask.name, self._loop.time, self.telling.tell, abandon)
+        self._workers[ask.name] = RunningWorker(worker, token, on_drain, terms.restart, terms.hand_back)
         if isinstance(worker, ShowsProgress):
             self.readiness.watch(ask.name, worker)
+
+    def _tear(self, worker: str, what: str, count: int) -> None:
+        log.info("worker %s: %d %s torn, as its on_drain says", worker, count, what)
 
     # Doing what was decided.
 

@@ -146,6 +146,10 @@ _current: ContextVar[Sections | None] = ContextVar("quiesce_sections", default=N
 _inside: ContextVar[Section | None] = ContextVar("quiesce_inside_section", default=None)
 
 
+_NOBODYS = Sections()
+"""Those outside a service: nothing waits for them, so one serves all."""
+
+
 def enter(sections: Sections | None) -> None:
     """Makes `critical` use these sections in this context and in all tasks made from it."""
     _current.set(sections)
@@ -187,7 +191,7 @@ async def critical(name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kw
         Exception: whatever `fn` raises.
     """
     sections = _current.get()
-    return await (sections if sections is not None else Sections()).run(name, fn, *args, **kwargs)
+    return await (sections if sections is not None else _NOBODYS).run(name, fn, *args, **kwargs)
 
 
 @contextmanager
@@ -208,7 +212,7 @@ def critical_in_thread(name: str) -> Iterator[None]:
     else:
         raise RuntimeError(f"critical_in_thread({name!r}) protects nothing in a coroutine; use: await critical(...)")
     sections = _current.get()
-    with (sections if sections is not None else Sections()).hold(name):
+    with (sections if sections is not None else _NOBODYS).hold(name):
         yield
 
 
