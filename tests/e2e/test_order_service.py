@@ -1,12 +1,14 @@
 """The order service as real processes: stopped, rolled and killed in the middle of a batch."""
 
 import json
+import re
 import signal
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import pytest
@@ -76,19 +78,26 @@ def test_two_relays_during_a_rolling_update_take_no_row_twice_and_keep_the_order
     first, second = scene.start(), scene.start()
     for process in (first, second):
         process.wait_for("readiness: ready", 20)
-    total = 0
+    written = 0
     for old in (first, second):
+        new = scene.start()
+        new.wait_for("readiness: ready", 20)
+        gone = Event()
         with ThreadPoolExecutor() as pool:
-            writing = pool.submit(_write, scene, total)
-            new = scene.start()
-            new.wait_for("readiness: ready", 20)
-            old.signal()
-            assert old.wait(15) == 0
-            writing.result()
-        total += 1500
+            writing = pool.submit(_write_until, scene, gone, written)
+            try:
+                # In the middle of it: there is work for both when the old one is told to stop.
+                _until(lambda: scene.waiting() > 0)
+                old.signal()
+                assert old.wait(15) == 0
+            finally:
+                gone.set()
+            written = writing.result()
     scene.wait_until_dispatched()
     done = scene.audit()
-    assert (done.delivered, done.lost, done.duplicates, done.out_of_order) == (total, 0, 0, ())
+    assert written > 1000
+    assert (done.delivered, done.lost, done.duplicates, done.out_of_order) == (written, 0, 0, ())
+    assert len(re.findall("stop requested: received SIGTERM", first.text() + second.text())) == 2
 
 
 def test_orders_are_placed_once_per_key_expired_and_told_in_order(scene: Scene) -> None:
@@ -230,9 +239,12 @@ def test_a_missing_table_names_the_command_that_creates_it(scene: Scene) -> None
     assert "Traceback" not in process.text()
 
 
-def _write(scene: Scene, first: int) -> None:
-    for n in range(15):
-        scene.enqueue(100, 20, first + n * 100)
+def _write_until(scene: Scene, gone: Event, written: int) -> int:
+    """Commits events until told, 500 at a time. Returns how many there are by then."""
+    while not gone.is_set():
+        scene.enqueue(500, 20, written)
+        written += 500
+    return written
 
 
 def _product(version: int) -> bytes:

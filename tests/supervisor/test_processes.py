@@ -108,33 +108,6 @@ def test_sigterm_finishes_the_iteration_and_the_request_in_hand_and_ends_with_0(
 
 
 @pytest.mark.serial
-def test_readiness_is_503_while_liveness_is_200_in_the_drain(start: Start) -> None:
-    port = free_port()
-    process = start("web", PORT=str(port), SLOW="0.8")
-    process.wait_for(r"readiness: ready")
-    # A connection from before the drain is still served, so one can ask on it.
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as held, ThreadPoolExecutor() as pool:
-        held.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
-        process.wait_for("request began")
-        process.signal()
-        process.wait_for("shutdown part http began")
-        # Pipelined behind the slow one, on the same connection.
-        held.sendall(b"GET /health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = pool.submit(held.recv, 65536).result(timeout=5)
-    assert b"200 OK" in answer
-    assert b"connection: close" in answer.lower()
-    assert process.wait(5) == 0
-
-
-def test_while_starting_health_answers_and_the_rest_gets_503(start: Start) -> None:
-    port = free_port()
-    process = start("web", PORT=str(port))
-    process.wait_for("readiness: ready")
-    assert get(port, "/health/live")[0] == 200
-    assert get(port, "/anything")[0] == 200
-
-
-@pytest.mark.serial
 def test_a_stuck_worker_is_left_within_the_budget_and_the_pool_is_still_closed(start: Start) -> None:
     process = start("stuck")
     process.wait_for("the worker began")

@@ -25,6 +25,13 @@ class Settings:
     pool_size: int = 10
 
     def __post_init__(self) -> None:
+        for name in ("database_url", "outbox_dsn"):
+            url = getattr(self, name)
+            if not url.startswith(("postgresql://", "postgres://")) and (url or name == "database_url"):
+                # Not shown: where the form is wrong, nobody knows which part is the password.
+                raise ValueError(f"{name.upper()}: got a value that is no URL, takes postgresql://user@host/database")
+        if not self.kafka_bootstrap:
+            raise ValueError("KAFKA_BOOTSTRAP: got '', takes addresses of brokers, such as kafka:9092")
         if not 0 < self.port < 65_536:
             raise ValueError(f"PORT: got {self.port}, takes a port from 1 to 65535")
         if self.expire_after <= 0 or self.expire_every <= 0:
