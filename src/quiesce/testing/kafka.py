@@ -46,6 +46,10 @@ class LocalKafka:
     directory to put the data in (the temporary directory by default); `jvm` are more options for Java.
 
     Topics are not created by use: call `create_topic`.
+
+    With `users` (names and passwords) the broker has a second listener, `sasl_bootstrap`: SASL PLAIN without
+    TLS, and an authorizer that lets these users do only what an ACL allows. The plain listener's clients may
+    do everything, so tests grant rights there (`address.allow`).
     """
 
     def __init__(
@@ -55,7 +59,10 @@ class LocalKafka:
         below: Path | None = None,
         libs: Path | None = None,
         jvm: Sequence[str] = (),
+        users: Mapping[str, str] | None = None,
     ) -> None:
+        self._users = dict(users or {})
+        self._sasl_port = 0
         self._properties = dict(properties or {})
         self._jvm = tuple(jvm)
         self._below = below
@@ -82,6 +89,11 @@ class LocalKafka:
     def bootstrap(self) -> str:
         """The address for `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """The address for clients with a user and a password; there is one only with `users`."""
+        return f"127.0.0.1:{self._sasl_port}"
 
     @property
     def address(self) -> KafkaAddress:
@@ -225,11 +237,29 @@ class LocalKafka:
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "500",
         } | self._properties
+        if self._users:
+            settings = self._with_users(settings)
         try:
             lines = [f"{name}={value}" for name, value in settings.items()]
             self._settings_file.write_text("\n".join(lines) + "\n")
         except OSError as error:
             raise StartError(f"cannot write Kafka's settings in {self.directory}: {error.strerror}") from error
+
+    def _with_users(self, settings: Mapping[str, str]) -> dict[str, str]:
+        self._sasl_port = self._sasl_port or free_port()
+        logins = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        return {
+            **settings,
+            "listeners": f"{settings['listeners']},SASL://127.0.0.1:{self._sasl_port}",
+            "advertised.listeners": f"{settings['advertised.listeners']},SASL://{self.sasl_bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl.plain.sasl.jaas.config": f"{module} required {logins};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            # The plain listener, the controller's and ours.
+            "super.users": "User:ANONYMOUS",
+        }
 
     def _format(self) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -59,6 +59,33 @@ class KafkaAddress:
         except TimeoutError as error:
             raise StartError(f"cannot delete topic {name} on {self.bootstrap}: no answer") from error
 
+    def allow(self, user: str, operation: str, topic: str) -> None:
+        """Let a user do this to a topic: `write`, `read`, `describe`. Raises StartError as `create_topic` does."""
+        admin = self._admin()
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+            AclBinding,
+            AclOperation,
+            AclPermissionType,
+            ResourcePatternType,
+            ResourceType,
+        )
+
+        right = AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            f"User:{user}",
+            "*",
+            AclOperation[operation.upper()],
+            AclPermissionType.ALLOW,
+        )
+        try:
+            for future in admin.create_acls([right], request_timeout=_ADMIN_BOUND).values():
+                future.result(_ADMIN_BOUND)
+        except (KafkaException, TimeoutError) as error:
+            raise StartError(f"cannot allow {user} to {operation} {topic} on {self.bootstrap}: {error}") from error
+
     def warm(self) -> None:
         """Make the broker create its topic of offsets now: otherwise the first group waits 3 s for it.
 
