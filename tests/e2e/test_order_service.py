@@ -111,8 +111,9 @@ def test_orders_are_placed_once_per_key_expired_and_told_in_order(scene: Scene) 
     assert once[1] == again[1]
     with pytest.raises(urllib.error.HTTPError, match="422"):
         post(port, {"customer": "c", "total": 1}, key="k-1")
-    with pytest.raises(urllib.error.HTTPError, match="422"):
-        post(port, {"customer": "", "total": -1})
+    for customer in ("", "a\0b"):
+        with pytest.raises(urllib.error.HTTPError, match="422"):
+            post(port, {"customer": customer, "total": 1})
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/orders/{once[1]['id']}", timeout=5) as answer:
         assert json.loads(answer.read())["total"] == "9.50"
     with pytest.raises(urllib.error.HTTPError, match="404"):

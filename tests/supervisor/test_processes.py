@@ -3,6 +3,7 @@
 import re
 import signal
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -247,9 +248,20 @@ def test_bad_services_are_refused_with_78_and_one_line(tmp_path: Path) -> None:
     for target, said in [
         ("nonsense", "takes MODULE:SERVICE"),
         ("no_such_module:x", "no module 'no_such_module'"),
+        ("../small_services:web", "takes the module's name and no path"),
         ("small_services:missing", "has no service 'missing'; it has"),
     ]:
         with ServiceProcess(target, environment={"PYTHONPATH": str(HERE)}) as process:
             assert process.wait(8) == 78
             assert said in process.text()
             assert "Traceback" not in process.text()
+
+
+def test_a_verb_whose_extra_is_missing_names_it(tmp_path: Path) -> None:
+    # A module of that name that cannot be imported stands in front of the real one.
+    (tmp_path / "asyncpg.py").write_text("raise ModuleNotFoundError(\"No module named 'asyncpg'\", name='asyncpg')")
+    command = [sys.executable, "-m", "quiesce", "outbox", "schema", "show"]
+    with ServiceProcess(command, environment={"PYTHONPATH": str(tmp_path)}) as process:
+        assert process.wait(8) == 1
+        assert "needs asyncpg, which is not installed: pip install 'quiesce[postgres]'" in process.text()
+        assert "Traceback" not in process.text()

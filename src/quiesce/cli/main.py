@@ -29,6 +29,10 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+EXTRAS = {"asyncpg": "postgres", "confluent_kafka": "kafka", "uvicorn": "http", "prometheus_client": "metrics"}
+"""Which extra brings what a verb may need."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
@@ -46,6 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, ExitCode.BAD_CONFIGURATION)
     except QuiesceError as error:
         return _fail(error, ExitCode.FAILED)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        print(
+            f"quiesce: needs {error.name}, which is not installed: pip install 'quiesce[{EXTRAS[error.name]}]'",
+            file=sys.stderr,
+        )
+        return ExitCode.FAILED
     except BrokenPipeError:
         # The reader has gone, as `| head` does; what was asked for was done.
         sys.stderr.close()

@@ -57,6 +57,10 @@ def load(target: str) -> ServiceDefinition:
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
         raise SettingsError(f"service: got {target!r}, takes MODULE:SERVICE, such as {EXAMPLE}")
+    if module_name.startswith(".") or "/" in module_name or module_name.endswith(".py"):
+        raise SettingsError(
+            f"service: got {target!r}, takes the module's name and no path: shop.main:orders for shop/main.py"
+        )
     # As `python -m` does: the service usually stands in the directory one starts from.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

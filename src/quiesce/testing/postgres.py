@@ -36,6 +36,8 @@ _SETTINGS = {
     "checkpoint_timeout": "30min",
     "max_wal_size": "2GB",
     "jit": "off",
+    # In the data directory, which goes away with us, and not in /dev/shm, where a kill would leave it.
+    "dynamic_shared_memory_type": "mmap",
     "log_line_prefix": "%m [%p] %a ",
     "timezone": "UTC",
 }

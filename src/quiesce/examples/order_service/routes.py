@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 
 import asyncpg
 from fastapi import FastAPI, Header, HTTPException, Response
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from quiesce import OutboxEvent
 from quiesce.postgres import enqueue
@@ -20,8 +20,15 @@ ON CONFLICT (idempotency_key) DO NOTHING RETURNING id
 BY_KEY = "SELECT id, customer, total FROM orders WHERE idempotency_key = $1"
 
 
+def _storable(text: str) -> str:
+    # PostgreSQL cannot store it; said here, it is the client's fault and not a failure of ours.
+    if "\0" in text:
+        raise ValueError("takes text without NUL")
+    return text
+
+
 class Order(BaseModel):
-    customer: str = Field(min_length=1, max_length=200)
+    customer: Annotated[str, AfterValidator(_storable)] = Field(min_length=1, max_length=200)
     total: Decimal = Field(ge=0, max_digits=12, decimal_places=2)
 
 
