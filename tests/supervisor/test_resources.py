@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quiesce import Budget, Part, Service, running, service
+from quiesce import Budget, Part, Service, Stop, running, service
 from quiesce.errors import QuiesceError
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Closed
@@ -292,6 +292,48 @@ async def test_S32_three_that_hang_each_have_their_share_and_the_report_comes_in
     assert report.seconds < 2.0
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.001])
+async def test_S32_every_closer_is_called_where_no_time_is_left_at_all(seconds: float) -> None:
+    called: list[str] = []
+
+    class Adapter:
+        name = "adapter"
+        part = Part.PRODUCERS
+
+        async def open(self) -> None: ...
+
+        async def close(self, deadline: Deadline) -> Closed:
+            called.append(self.name)
+            await asyncio.sleep(0)
+            return Closed()
+
+    @contextlib.asynccontextmanager
+    async def manager() -> AsyncIterator[None]:
+        yield
+        called.append("manager")
+
+    class Thing:
+        async def aclose(self) -> None:
+            called.append("thing")
+
+    @service("no-time", budget=QUICK)
+    async def no_time(s: Service) -> None:
+        await s.open(Thing(), name="thing")
+        await s.open(manager())
+        await s.open(Adapter())
+        s.loop(waits_for_stop)
+
+    async with running(no_time) as live:
+        report = await live.stop(within=seconds)
+    assert called == ["adapter", "manager", "thing"]
+    assert [resource.resource for resource in report.resources] == called
+    assert report.seconds < 1.0
+
+
+async def waits_for_stop(stop: Stop) -> None:
+    await stop.wait()
+
+
 async def test_an_exit_that_is_cancelled_at_its_deadline_counts_as_forced() -> None:
     unwound = asyncio.Event()
 
@@ -352,3 +394,26 @@ async def test_a_cancelled_close_takes_its_closer_along() -> None:
 def test_what_cannot_be_opened_is_told() -> None:
     with pytest.raises(QuiesceError, match="it takes an adapter"):
         as_resource(object(), None, None)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_start_interrupted_at_any_turn_of_an_opening_leaves_nothing_open(turns: int) -> None:
+    said: list[str] = []
+
+    @contextlib.asynccontextmanager
+    async def plain() -> AsyncIterator[None]:
+        # Without `finally`: what has been opened is left in order, and not by an error.
+        await asyncio.sleep(0)
+        said.append("opened")
+        yield
+        said.append("closed")
+
+    opening: asyncio.Task[None] = asyncio.create_task(as_resource(plain(), "plain", Part.POOLS).open())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_over = opening.done()
+    opening.cancel()
+    await asyncio.wait({opening}, timeout=3)
+    assert said == (["opened"] if was_over else ["opened", "closed"] if "opened" in said else [])
+    if not was_over:
+        assert opening.cancelled()

@@ -50,6 +50,10 @@ class Measured:
         return cls(command, environment=environment)
 
     @classmethod
+    def module(cls, name: str, given: str) -> Self:
+        return cls(["-m", name], given=given)
+
+    @classmethod
     def bare(cls, modules: Sequence[str]) -> Self:
         return cls(["-m", "quiesce.bench.bare"], given=json.dumps(list(modules)))
 
@@ -73,13 +77,20 @@ class Measured:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
-    def heard(self, event: str) -> dict[str, Any]:
-        """Waits for the line of that event.
+    def cpu(self) -> float:
+        """CPU seconds that it has used until now, all of its threads together. Linux only."""
+        with open(f"/proc/{self._process.pid}/stat", encoding="ascii", errors="replace") as file:
+            # Behind the name, which may have blanks and brackets in it.
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def heard(self, event: str, bound: float = BOUND) -> dict[str, Any]:
+        """Waits for the line of that event, `bound` seconds at most.
 
         Raises:
-            StartError: it ended, or `BOUND` seconds passed, before that.
+            StartError: it ended, or the time was over, before that.
         """
-        until = time.monotonic() + BOUND
+        until = time.monotonic() + bound
         while True:
             for line in self._output.splitlines(keepends=True):
                 if line.startswith(b'{"event": "' + event.encode() + b'"') and line.endswith(b"\n"):

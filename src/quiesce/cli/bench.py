@@ -1,4 +1,4 @@
-"""`quiesce bench lifecycle`: the figures of the lifecycle on this machine."""
+"""`quiesce bench lifecycle`: the figures of the lifecycle on this machine. The other topics stand beside it."""
 
 import argparse
 import importlib.util
@@ -7,6 +7,7 @@ import os
 import sys
 from typing import Any
 
+from quiesce.cli import bench_relay
 from quiesce.cli.flags import add_switch
 from quiesce.errors import StartError
 
@@ -24,6 +25,7 @@ def add_to(verbs: Any) -> None:
     add_switch(lifecycle, "--quick", help="measure little: shows that it works, not how fast it is")
     add_switch(lifecycle, "--json", help="print the figures as one JSON object in the last line")
     lifecycle.set_defaults(run=run_lifecycle)
+    bench_relay.add_to(topics)
 
 
 def run_lifecycle(arguments: argparse.Namespace) -> int:

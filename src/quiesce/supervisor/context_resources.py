@@ -63,6 +63,10 @@ class ContextResource(Generic[T]):
             # Shielded: a cancelled wait must not mark the future as cancelled under the holder's hands.
             return await asyncio.shield(opened)
         except asyncio.CancelledError:
+            if opened.done():
+                # It was open before the interruption came: it is left as in any closing, and not by an error.
+                self._leave.set()
+                await asyncio.wait({self._holder}, timeout=_UNWIND)
             self._holder.cancel()
             await asyncio.wait({self._holder}, timeout=_UNWIND)
             raise

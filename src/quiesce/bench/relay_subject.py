@@ -1,0 +1,69 @@
+"""The measured relay: a whole service with metrics, as a process of its own, with a `Job` on standard input.
+
+It says when it is up and when the backlog has been moved; with no backlog to wait for it runs until SIGTERM.
+Run as `python -m quiesce.bench.relay_subject`.
+"""
+
+import sys
+import time
+
+from quiesce.bench.relay_bare import mark
+from quiesce.bench.relay_job import PRODUCER, Job
+from quiesce.errors import SettingsError
+from quiesce.kafka import KafkaPublisher
+from quiesce.lifecycle.events import Event, PhaseChanged
+from quiesce.lifecycle.phases import Phase
+from quiesce.metrics import PrometheusMetrics
+from quiesce.outbox.events import ClaimSettled
+from quiesce.outbox.ports import OutboxStore
+from quiesce.postgres import OutboxRows
+from quiesce.relay import Relay
+from quiesce.supervisor.decorator import service
+from quiesce.supervisor.entry import run
+from quiesce.supervisor.service import Service
+
+
+class Counting:
+    """Counts what was settled, and says when that is everything. An observer."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._began = 0.0
+        self._moved = 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, PhaseChanged) and event.phase is Phase.RUNNING:
+            self._began = time.monotonic()
+            mark("up")
+        elif isinstance(event, ClaimSettled):
+            before, self._moved = self._moved, self._moved + event.dispatched
+            if before < self._job.events <= self._moved:
+                mark("moved", seconds=time.monotonic() - self._began, events=self._moved)
+
+
+def store_of(job: Job) -> OutboxStore:
+    if job.store == "row":
+        return OutboxRows(job.dsn, claims=job.pages)
+    raise SettingsError(f"store: got {job.store!r}, takes row")
+
+
+def main() -> int:
+    job = Job.loads(sys.stdin.read())
+
+    @service("bench-relay", observers=[PrometheusMetrics(), Counting(job)])
+    async def relay(s: Service) -> None:
+        s.run(
+            Relay(
+                store_of(job),
+                KafkaPublisher(job.broker, settings=PRODUCER),
+                batch=job.page,
+                max_in_flight=job.page * job.pages,
+                max_claims=job.pages,
+            )
+        )
+
+    return run(relay)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

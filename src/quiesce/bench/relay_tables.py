@@ -1,0 +1,86 @@
+"""The backlog that the relay's bench moves: filled once by the server itself, then copied for each run."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+import asyncpg
+
+from quiesce.postgres import connect, schema
+from quiesce.testing.postgres_address import PostgresAddress
+
+_FILL_BOUND = 180.0
+_COPY_BOUND = 60.0
+
+# A transaction of its own for each thousand, as if many writers had been there; in the tables of the product and in
+# the plain one that the bare loops read: the same events, without lanes.
+_FILL = """
+INSERT INTO outbox_event (id, aggregate_id, topic, type, payload, created_at)
+SELECT gen_random_uuid(), 'key-' || (n % {keys}), '{topic}', 'OrderPlaced', convert_to(repeat('x', {payload}), 'UTF8'),
+    statement_timestamp()
+FROM generate_series({first}, {last}) AS n
+"""
+
+_BARE = """
+CREATE TABLE bare_event (
+    position bigint PRIMARY KEY, id uuid NOT NULL, aggregate_id text NOT NULL, topic text NOT NULL, type text NOT NULL,
+    payload bytea, dispatched_at timestamptz
+);
+CREATE TABLE bare_cursor (last bigint NOT NULL) WITH (fillfactor = 20);
+INSERT INTO bare_cursor VALUES (0);
+INSERT INTO bare_event SELECT position, id, aggregate_id, topic, type, payload FROM outbox_event;
+CREATE INDEX bare_waiting ON bare_event (position) WHERE dispatched_at IS NULL;
+"""
+
+
+class Tables:
+    """The databases of one run of the bench, on a server that it may create databases on."""
+
+    def __init__(self, server: PostgresAddress, topic: str) -> None:
+        self._server = server
+        self._topic = topic
+        # Of its own name, so that two of them do not meet on one server.
+        self._prefix = f"bench_{uuid.uuid4().hex[:8]}"
+        self._copies = 0
+        self.template = f"{self._prefix}_filled"
+
+    def empty(self) -> str:
+        """A database with the tables and nothing in them. Returns its DSN."""
+        dsn = self._server.create_database(f"{self._prefix}_empty")
+        asyncio.run(_apply(dsn))
+        return dsn
+
+    def fill(self, events: int, keys: int, payload: int) -> None:
+        """Makes the template: `events` of `payload` bytes over `keys` keys."""
+        asyncio.run(_fill(self._server.create_database(self.template), self._topic, events, keys, payload))
+
+    @contextlib.contextmanager
+    def copy(self) -> Iterator[str]:
+        """A copy of the template for one run; dropped afterwards."""
+        name = f"{self._prefix}_{self._copies}"
+        self._copies += 1
+        self._server.execute(f"CREATE DATABASE {name} TEMPLATE {self.template} STRATEGY FILE_COPY")
+        try:
+            yield self._server.dsn(name)
+        finally:
+            self._server.drop_database(name)
+
+
+async def _apply(dsn: str) -> None:
+    async with connect(dsn, name="bench") as connection:
+        await schema.apply(connection)
+
+
+async def _fill(dsn: str, topic: str, events: int, keys: int, payload: int) -> None:
+    async with connect(dsn, name="bench") as connection, asyncio.timeout(_FILL_BOUND):
+        await schema.apply(connection)
+        step = 10_000
+        for first in range(0, events, step):
+            last = min(first + step, events) - 1
+            await connection.execute(_FILL.format(keys=keys, topic=topic, payload=payload, first=first, last=last))
+        await connection.execute(_BARE)
+        # Otherwise the first run would pay for the visibility map and the hint bits of all others.
+        await connection.execute("VACUUM (ANALYZE, FREEZE)")
+        with contextlib.suppress(asyncpg.InsufficientPrivilegeError):
+            await connection.execute("CHECKPOINT")
