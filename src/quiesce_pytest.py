@@ -6,9 +6,9 @@ own: a database (`database`), topics (`topic`), a group (`group`), and a whole s
 (`own_postgres`, `own_kafka`; give such tests an `xdist_group`).
 
 - `QUIESCE_TEST_POSTGRES_DSN` and `QUIESCE_TEST_KAFKA_BOOTSTRAP` name servers to use in place of ours.
-- `QUIESCE_TEST_REQUIRE=postgres,kafka` ends the run at once, as failed, when one of these cannot be had.
-- Without it, the tests that need a missing part (by fixture or by the mark `needs("kafka")`) are skipped, and
-the
+- `QUIESCE_TEST_REQUIRE=postgres,kafka` (it takes `tansu`, `pgbouncer` and `namespaces` too) ends the run at once,
+  as failed, when one of these cannot be had.
+- Without it, the tests that need a missing part (by fixture or by the mark `needs("kafka")`) are skipped, and the
   summary says in one line which and how to get the part.
 
 This module is outside the package and imports it only where it is used, so that loading pytest does not.
@@ -34,6 +34,7 @@ NEEDED_BY_FIXTURE = {
     "kafka": "kafka",
     "own_kafka": "kafka",
     "tansu": "tansu",
+    "pgbouncer": "pgbouncer",
 }
 _NOT_HERE = "not here: "
 _SERVERS: "pytest.StashKey[SharedServers | SharedAddresses]" = pytest.StashKey()
@@ -78,7 +79,7 @@ def _address(config: pytest.Config, part: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(part): needs postgres, kafka or tansu to run")
+    config.addinivalue_line("markers", "needs(part): needs postgres, kafka, tansu, pgbouncer or namespaces to run")
 
 
 @pytest.hookimpl(tryfirst=True)

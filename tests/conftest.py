@@ -5,7 +5,7 @@ A conftest of their own would make several modules of that name, which a type ch
 
 import pytest
 
-pytest_plugins = ["quiesce_pytest", "outbox_databases", "pausable_broker"]
+pytest_plugins = ["quiesce_pytest", "outbox_databases", "lane_members", "pgbouncer", "pausable_broker"]
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from quiesce.lifecycle.restart import Restart
     from quiesce.outbox import OutboxEvent
     from quiesce.relay import Relay
+    from quiesce.supervisor.critical import critical, critical_in_thread, remaining
     from quiesce.supervisor.decorator import service
     from quiesce.supervisor.entry import running
-    from quiesce.supervisor.sections import critical, critical_in_thread, remaining
     from quiesce.supervisor.service import Service
     from quiesce.workers import Consumer, Loop, Periodic, ThreadWorker
 
@@ -51,9 +51,9 @@ _HOME = {
     "Stop": "quiesce.lifecycle.ports",
     "ThreadWorker": "quiesce.workers",
     "Worker": "quiesce.lifecycle.ports",
-    "critical": "quiesce.supervisor.sections",
-    "critical_in_thread": "quiesce.supervisor.sections",
-    "remaining": "quiesce.supervisor.sections",
+    "critical": "quiesce.supervisor.critical",
+    "critical_in_thread": "quiesce.supervisor.critical",
+    "remaining": "quiesce.supervisor.critical",
     "running": "quiesce.supervisor.entry",
     "service": "quiesce.supervisor.decorator",
 }

@@ -6,6 +6,7 @@ C would hold the whole process.
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -18,6 +19,8 @@ class BlockingCall(Generic[T]):
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
         self._loop = asyncio.get_running_loop()
+        # What the caller's context says holds in the thread as well, such as whose critical sections these are.
+        self._context = contextvars.copy_context()
         self._call = call
         self._ended = asyncio.Event()
         self._returned: list[T] = []
@@ -37,6 +40,10 @@ class BlockingCall(Generic[T]):
                     await self._ended.wait()
         return self.over
 
+    async def end(self) -> None:
+        """Waits for its end, without a limit of its own."""
+        await self._ended.wait()
+
     async def result(self) -> T:
         """Waits for what the call returns, or raises what it raised. Without a limit of its own."""
         await self._ended.wait()
@@ -52,7 +59,7 @@ class BlockingCall(Generic[T]):
 
     def _run(self) -> None:
         try:
-            self._returned.append(self._call())
+            self._returned.append(self._context.run(self._call))
         except BaseException as error:  # noqa: BLE001 - SystemExit too: told to whoever waits
             self._raised = error
         with contextlib.suppress(RuntimeError):

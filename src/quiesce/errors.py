@@ -72,6 +72,14 @@ class ClaimLost(QuiesceError):
     retryable = True
 
 
+class DatabaseReplaced(QuiesceError):
+    """The database is not the one that the outbox's cursors were written in: restored, or failed over.
+
+    Events would be skipped or sent again without a word. Waiting does not help: an operator decides, by
+    `quiesce outbox rebase`.
+    """
+
+
 class PublisherDiscarded(QuiesceError):
     """The producer was given up as a whole before every event of the call had its outcome."""
 

@@ -79,6 +79,26 @@ class PrometheusMetrics:
         self.discarded = Counter(
             "outbox_producer_discarded", "Producers given up as a whole.", ["relay"], registry=registry
         )
+        self.refused = Counter(
+            "outbox_refused_events", "Events refused, by the name of the error.", ["relay", "reason"], registry=registry
+        )
+        self.in_flight = Gauge(
+            "outbox_in_flight_events", "Events claimed and not settled.", ["relay"], registry=registry
+        )
+        self.in_flight_limit = Gauge(
+            "outbox_in_flight_limit_events", "Events that may be in flight.", ["relay"], registry=registry
+        )
+        self.waiting = Gauge(
+            "outbox_waiting_events", "Events that wait; estimated beyond 10,000.", ["outbox"], registry=registry
+        )
+        self.oldest = Gauge(
+            "outbox_oldest_seconds", "How long the oldest event has waited.", ["outbox"], registry=registry
+        )
+        self.parked = Gauge("outbox_parked_events", "Events set aside.", ["outbox", "state"], registry=registry)
+        self.paused = Gauge("outbox_paused", "1 while an operator has paused it.", ["outbox"], registry=registry)
+        self.measured = Gauge(
+            "outbox_measured_timestamp_seconds", "When the tables were last looked at.", ["outbox"], registry=registry
+        )
         self.records = Counter("consumer_records", "Records handled and committed.", ["consumer"], registry=registry)
         self.late = Counter(
             "consumer_commit_late_records",
@@ -98,7 +118,12 @@ class PrometheusMetrics:
                 for outcome in ("dispatched", "retried", "dead", "released"):
                     if count := getattr(event, outcome):
                         self.events.labels(event.relay, outcome).inc(count)
+                for reason, count in event.refused.items():
+                    self.refused.labels(event.relay, reason).inc(count)
                 self.publish.labels(event.relay).observe(event.publish_seconds)
+            case outbox.InFlightChanged(relay=relay, events=events, limit=limit):
+                self.in_flight.labels(relay).set(events)
+                self.in_flight_limit.labels(relay).set(limit)
             case BatchHandled(consumer=consumer, records=records):
                 self.records.labels(consumer).inc(records)
             case CommitLate(consumer=consumer, records=records):
@@ -111,6 +136,13 @@ class PrometheusMetrics:
                 self.outage.labels(relay, what).set(0)
             case outbox.ProducerDiscarded(relay=relay):
                 self.discarded.labels(relay).inc()
+            case outbox.OutboxMeasured(outbox=of):
+                self.waiting.labels(of).set(event.waiting)
+                self.oldest.labels(of).set(event.oldest_seconds)
+                for state in ("retry", "held", "dead"):
+                    self.parked.labels(of, state).set(getattr(event, state))
+                self.paused.labels(of).set(event.paused)
+                self.measured.labels(of).set_to_current_time()
             case ev.PhaseChanged(phase=now):
                 for phase in Phase:
                     self.phase.labels(phase.value).set(phase is now)

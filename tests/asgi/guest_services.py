@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI, Request
 from starlette.responses import StreamingResponse
 
-from quiesce import Budget, Part, Service, Stop, service
+from quiesce import Budget, Part, Service, Stop, critical, service
 from quiesce.asgi import application, lifespan, stop_of
 
 # Nobody else sets up logging for us here: a guest's log is its host's affair.
@@ -31,6 +31,21 @@ async def thing(name: str) -> AsyncIterator[str]:
     say(f"closed {name}")
 
 
+async def pay() -> None:
+    async def step() -> None:
+        await asyncio.sleep(0.2)
+        say("paid a half")
+
+    async def both() -> None:
+        say("section began")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(step())
+            group.create_task(step())
+        say("section ended")
+
+    await critical("pay", both)
+
+
 async def iteration() -> None:
     say("iteration began")
     await asyncio.sleep(0.3)
@@ -44,6 +59,16 @@ def routes(app: FastAPI) -> None:
         await asyncio.sleep(0.5)
         say(f"request answered with {request.app.state.pool}")
         return "ok"
+
+    @app.get("/rolls-back")
+    async def rolls_back(request: Request) -> None:
+        say("request began")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            say("request unwinds")
+            await asyncio.sleep(0.2)
+            say(f"request rolled back with {request.app.state.pool}")
 
     @app.get("/block")
     async def block() -> str:
@@ -72,6 +97,8 @@ async def open_all(s: Service, app: FastAPI) -> None:
     await s.open(thing("producer"), name="producer", part=Part.PRODUCERS)
     app.state.pool = await s.open(thing("pool"), name="pool")
     s.every(0.05, iteration, name="periodic")
+    if os.environ.get("PAYS"):
+        s.every(0.05, pay)
     if os.environ.get("DIES"):
         s.loop(dies)
 

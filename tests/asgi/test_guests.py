@@ -188,6 +188,28 @@ def test_a_second_sigint_makes_uvicorn_skip_the_lifespan_and_resources_are_close
     in_order(process.text(), "closed producer", "closed pool", "shutdown report")
 
 
+@pytest.mark.parametrize("app", ["served", "shop_app"])
+def test_a_second_sigint_ends_request_and_section_before_anything_is_closed(guest: Guest, app: str) -> None:
+    """uvicorn ends its loop then: it cancels whatever runs there, all at once."""
+    process, port = guest("uvicorn", app, PAYS="1")
+    with stream(port, "/rolls-back"):
+        process.wait_for("request began")
+        process.signal(signal.SIGINT)
+        process.wait_for("Shutting down|Waiting for connections")
+        # In the middle of a section: of those that began one has not ended.
+        process.wait_for("section began(?!(.|\n)*section ended)")
+        process.signal(signal.SIGINT)
+        assert process.wait(10) in (0, 1, 128 + signal.SIGINT)
+    text = process.text()
+    in_order(text, "readiness: not ready", "stop requested", "closed producer", "closed pool", "shutdown report")
+    in_order(text, "request unwinds", "request rolled back with pool", "closed producer")
+    assert text.rfind("section ended") < text.find("closed producer")
+    assert text.count("paid a half") == 2 * text.count("section ended") == 2 * text.count("section began")
+    report = process.report()
+    assert report is not None
+    assert [resource["outcome"] for resource in report["resources"]] == ["clean", "clean"]
+
+
 @pytest.mark.parametrize(("server", "status"), [("uvicorn", 3), ("gunicorn", 3), ("hypercorn", 0)])
 def test_a_start_that_fails_keeps_the_server_from_serving(guest: Guest, server: str, status: int) -> None:
     process, _ = guest(server, "served", waits="no such luck", FAILS="1")

@@ -13,6 +13,7 @@ import yaml
 from quiesce.cli.main import main
 from quiesce.lifecycle.budget import HAND_BACK_BOUND, Budget, WorkerBound
 from quiesce.lifecycle.plan import Plan
+from quiesce.lifecycle.prestop import slept
 from quiesce.lifecycle.timeline import Timeline
 
 ORDERS = "quiesce.examples.order_service.main:orders"
@@ -113,7 +114,7 @@ def test_a_platform_whose_default_is_too_short(
     assert f" gives {gives} s" in err
     assert f"{needs} s. " in err
     assert set_to in err
-    assert ("note: " in out) == (platform != "kubernetes")
+    assert ("has no preStop" in out) == (platform != "kubernetes")
 
 
 def test_systemd_gives_enough_until_a_unit_gives_less(budget: Callable[..., Ran]) -> None:
@@ -139,7 +140,7 @@ def test_a_small_service_fits_everywhere(budget: Callable[..., Ran], platform: s
 
 
 def test_the_manifest_of_the_order_service_agrees(budget: Callable[..., Ran]) -> None:
-    status, out, err = budget(ORDERS, "--manifest", str(MANIFEST))
+    status, out, err = budget(ORDERS, "--manifest", str(MANIFEST), "--worker", "charge=5:after-http")
     assert (status, err) == (0, "")
     assert "Deployment/order-service: grace period 60 s, preStop of order-service 10 s" in out
     assert "note" not in out
@@ -176,6 +177,12 @@ def _second(name: str, seconds: int) -> Change:
     return lambda pod, container: pod["containers"].insert(0, sidecar)
 
 
+def _sidecar(seconds: int, policy: str = "Always") -> Change:
+    hook = {"preStop": {"sleep": {"seconds": seconds}}}
+    sidecar = {"name": "mesh", "restartPolicy": policy, "lifecycle": hook}
+    return lambda pod, container: pod.update(initContainers=[{"name": "migrate"}, sidecar])
+
+
 def _probe(path: str, port: object) -> Change:
     return lambda pod, container: container["livenessProbe"]["httpGet"].update(path=path, port=port)
 
@@ -203,7 +210,7 @@ def test_a_manifest_that_does_not_fit(
     assert err == f"quiesce: {refused['message']} ({rule})\n"
 
 
-@pytest.mark.parametrize("change", [_sleep(60), _command("sleep", "75"), _second("mesh", 60)])
+@pytest.mark.parametrize("change", [_sleep(60), _command("sleep", "75"), _second("mesh", 60), _sidecar(60)])
 def test_s22_a_prestop_as_long_as_the_grace_period_is_refused(
     budget: Callable[..., Ran], changed: Callable[[Change], str], change: Change
 ) -> None:
@@ -229,6 +236,9 @@ def test_s22_the_default_grace_period_counts_where_none_is_written(
     [
         (_sleep(5), "preStop sleeps 5 s, the budget's prestop is 10 s"),
         (_command("/drain.sh"), "cannot be read"),
+        (_command("/bin/sh", "-c", "for i in 1 2 3; do sleep 10; done"), "cannot be read"),
+        (_command("/bin/sh", "-c", "sleep $SECONDS_TO_SLEEP"), "cannot be read"),
+        (_sidecar(60, "Never"), None),
         (lambda pod, container: pod.update(terminationGracePeriodSeconds=90), "30 s of the grace period are not used"),
         (_second("mesh", 20), None),
     ],
@@ -236,9 +246,65 @@ def test_s22_the_default_grace_period_counts_where_none_is_written(
 def test_a_manifest_that_fits_but_differs(
     budget: Callable[..., Ran], changed: Callable[[Change], str], change: Change, note: str | None
 ) -> None:
-    status, out, err = budget(ORDERS, "--manifest", changed(change))
+    status, out, err = budget(ORDERS, "--manifest", changed(change), "--worker", "charge=5:after-http")
     assert (status, err) == (0, "")
     assert (note in out) if note else ("note" not in out)
+
+
+@pytest.mark.parametrize(
+    ("script", "seconds"),
+    [
+        ("sleep 10", 10),
+        ("exec /bin/sleep 1m 5s", 65),
+        ("curl -s localhost || sleep 5; sleep 5", 10),
+        ("if ready; then { sleep 7; } fi", 7),
+        ("(sleep 3) & wait", 3),
+        ("sleep 4 # as long as the balancer needs", 4),
+        ("echo sleep 70", None),
+        ("while true; do sleep 1; done", None),
+        ("seq 3 | xargs -n 1 sleep", None),
+        ("wait() { sleep 3; }; wait; wait", None),
+        ("sleep infinity", None),
+        ("", None),
+    ],
+)
+def test_how_long_a_script_sleeps(script: str, seconds: float | None) -> None:
+    assert slept(["/bin/bash", "-ec", script]) == seconds
+
+
+@pytest.mark.parametrize("kind", ["Job", "CronJob"])
+def test_a_job_is_told_to_go_as_well_and_needs_no_prestop(
+    budget: Callable[..., Ran], tmp_path: Path, kind: str
+) -> None:
+    spec: dict[str, Any] = {"template": {"spec": {"containers": [{"name": "import"}]}}}
+    pod = spec["template"]["spec"]
+    path = tmp_path / "job.yaml"
+
+    def told(grace_period: int) -> Ran:
+        pod["terminationGracePeriodSeconds"] = grace_period
+        whole = spec if kind == "Job" else {"jobTemplate": {"spec": spec}}
+        path.write_text(yaml.safe_dump({"kind": kind, "metadata": {"name": "import"}, "spec": whole}))
+        return budget(ORDERS, "--manifest", str(path))
+
+    status, out, err = told(50)
+    assert (status, err) == (0, "")
+    assert "the budget's prestop of 10 s is spent by nobody" in out
+    assert told(40)[0] == 78
+
+
+def test_bounds_that_are_not_known_here_are_said_to_be_unknown(budget: Callable[..., Ran]) -> None:
+    status, out, _ = budget(ORDERS)
+    assert status == 0
+    assert "note: what the start-up function asks for its workers" in out
+    assert "Name those with terms of their own by --worker" in out
+    assert "note" not in budget(ORDERS, "--worker", "charge=5:after-http")[1]
+
+
+def test_where_there_is_no_slack_the_picture_shows_the_time_to_unwind() -> None:
+    budget = Budget(grace_period=6, prestop=0, http=2.5, workers=2.5, producers=1, pools=1, report=1, margin=0.5)
+    found = {s.name: (s.deadline, s.spare) for s in Timeline.of(budget, (WorkerBound("slow", 2.4),)).stretches}
+    assert found["http"] == found["workers"] == (2.25, 0.0)
+    assert found["worker slow"] == pytest.approx((2.25, 0.1))
 
 
 def test_a_lame_duck_window_stands_in_for_a_prestop(
@@ -257,7 +323,9 @@ def test_a_manifest_comes_from_standard_input(budget: Callable[..., Ran], monkey
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("kind: Job\n", "has none of Deployment"),
+        ("kind: Service\n", "has none of Deployment"),
+        ("kind: Job\nmetadata: {name: a}\n", "Job/a has no spec"),
+        ("kind: CronJob\nmetadata: {name: a}\nspec: {jobTemplate: {}}\n", "CronJob/a has no spec"),
         ("replicas: {{ .Values.replicas }}\n", "line 1: is no YAML; render a template first"),
         ("kind: Pod\nmetadata: {name: a}\nspec: {}\n", "Pod/a has no containers"),
         ("kind: Deployment\nmetadata: {name: a}\n", "Deployment/a has no spec"),

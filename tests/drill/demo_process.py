@@ -46,7 +46,7 @@ class DemoProcess:
     def __exit__(self, *_: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.wait()
+        self._process.wait(10)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     @property

@@ -184,7 +184,7 @@ async def test_close_leaves_no_task_behind() -> None:
     async with small_replicas("a") as (a,), balancing(a) as balancer:
         a.hold.clear()
         asking = asyncio.create_task(ask(balancer.port))
-        await a.came.wait()
+        await until(a.came.is_set)
         await balancer.close()
 
         with pytest.raises(ConnectionError):

@@ -76,6 +76,28 @@ def test_rolled_and_killed_under_load_nothing_is_lost(broker: str) -> None:
         assert run.left_behind() == []
 
 
+@pytest.mark.needs("tansu")
+def test_two_at_once_do_not_disturb_each_other() -> None:
+    """Ports, directories, databases, topics, locks: each finds its own."""
+    # Long enough that both serve at the same time, and interrupted before anything is rolled.
+    little = ("--seconds", "100", "--rate", "10", "--json")
+    with DemoProcess(*little) as one, DemoProcess(*little) as other:
+        for run in (one, other):
+            run.wait_for(r"[1-9]\d* accepted", within=25)
+        for run in (one, other):
+            run.signal(signal.SIGINT)
+        for run in (one, other):
+            assert run.wait(25) == 0, run.told()
+        for run in (one, other):
+            told = outcome(run)
+            assert_clean(run, told)
+            assert told["accepted"] > 0
+            assert told["failed_requests"] == 0
+            assert "Interrupted. PASSED" in run.output
+            assert run.errors == ""
+            assert run.left_behind() == []
+
+
 @pytest.mark.needs("kafka")
 def test_interrupted_on_servers_of_somebody_else_it_audits_and_cleans_up(
     postgres: "PostgresAddress", kafka: str
@@ -118,7 +140,8 @@ def test_a_second_signal_leaves_at_once_and_leaves_nothing() -> None:
         run.signal(signal.SIGTERM)
         # That takes two seconds at least: the last orders have to expire.
         run.wait_for("the outbox drains")
-        time.sleep(0.4)  # two signals that come together count as one
+        # Longer than its debounce, which began before that line: signals that come together count as one.
+        time.sleep(0.4)
         run.signal(signal.SIGTERM)
 
         assert run.wait(15) == 143, run.told()
@@ -200,7 +223,8 @@ def test_every_setting_of_a_replica_is_given() -> None:
     topics = (demo.ORDER_TOPIC, demo.PRODUCT_TOPIC)
     servers = Servers(postgres="embedded", broker="tansu", topics=topics, prepare=demo._create_tables, tell=print)
 
-    recipe = demo._order_service(servers)
+    recipe = demo._order_service(servers, store="row")
 
     given = {name.lower() for name in recipe.environment} | {"host", "port"}
     assert set(Settings.__dataclass_fields__) <= given
+    assert recipe.environment["OUTBOX_STORE"] == "row"

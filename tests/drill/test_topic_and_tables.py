@@ -63,7 +63,7 @@ def test_what_comes_late_is_waited_for(kafka: str, topic: "MakeTopic") -> None:
     late.start()
 
     arrivals = read_topic(kafka, name, ["a", "b"], quiet=0.2, patience=10.0)
-    late.join()
+    late.join(10)
 
     assert [arrival.event_id for arrival in arrivals] == ["a", "b"]
 

@@ -12,6 +12,7 @@ import asyncpg
 
 from quiesce.drill.audit import Findings, OutboxRow, audit
 from quiesce.drill.topic import read_topic
+from quiesce.postgres.waiting import EVERY_EVENT
 from quiesce.testing.service_process import ServiceProcess
 
 HERE = Path(__file__).parent
@@ -26,6 +27,7 @@ class Scene:
     order_topic: str
     product_topic: str
     group: str
+    store: str = "log"
     processes: list[ServiceProcess] = field(default_factory=list)
 
     def start(self, **environment: str) -> ServiceProcess:
@@ -36,6 +38,7 @@ class Scene:
         settings = {
             "PYTHONPATH": str(HERE),
             "DATABASE_URL": self.dsn,
+            "OUTBOX_STORE": self.store,
             "KAFKA_BOOTSTRAP": self.bootstrap,
             "HOST": "127.0.0.1",
             "PORT": str(port),
@@ -78,14 +81,16 @@ class Scene:
         return asyncio.run(run())
 
     def rows(self) -> list[OutboxRow]:
-        found = self.execute(
-            "SELECT id, position, aggregate_id, type, dispatched_at IS NOT NULL AS dispatched FROM outbox_event"
-        )
+        found = self.execute(f"SELECT id, position, aggregate_id, type, dispatched FROM ({self._every_event()}) AS e")
         return [OutboxRow(str(r["id"]), r["position"], r["aggregate_id"], r["type"], r["dispatched"]) for r in found]
 
     def waiting(self) -> int:
         """How many events are not marked as dispatched."""
-        return int(self.execute("SELECT count(*) FROM outbox_event WHERE dispatched_at IS NULL")[0][0])
+        return int(self.execute(f"SELECT count(*) FROM ({self._every_event()}) AS e WHERE NOT dispatched")[0][0])
+
+    def _every_event(self) -> str:
+        ((kind,),) = self.execute("SELECT store FROM outbox_control")
+        return EVERY_EVENT["log" if kind is None else kind]
 
     def wait_until_dispatched(self, within: float = 20.0) -> None:
         until = time.monotonic() + within

@@ -47,6 +47,22 @@ def _library() -> ctypes.CDLL:
         ctypes.c_size_t,
         ctypes.POINTER(ctypes.c_int),
     ]
+    library.rd_kafka_mock_partition_push_request_errors.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_int16,
+        ctypes.c_size_t,
+    ]
+    library.rd_kafka_mock_topic_set_error.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    library.rd_kafka_mock_set_apiversion.argtypes = [ctypes.c_void_p, ctypes.c_int16, ctypes.c_int16, ctypes.c_int16]
+    library.rd_kafka_mock_broker_set_rtt.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int]
+    library.rd_kafka_mock_partition_set_leader.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_int32,
+    ]
     return library
 
 
@@ -72,6 +88,27 @@ class MockCluster:
     def answer(self, request: int, *errors: int) -> None:
         codes = (ctypes.c_int * len(errors))(*errors)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(errors), codes)
+
+    def answer_for(self, topic: str, partition: int, request: int, *errors: int) -> None:
+        """The errors of the next requests of a kind about this partition."""
+        name = topic.encode()
+        self._library.rd_kafka_mock_partition_push_request_errors(
+            self._cluster, name, partition, request, len(errors), *map(ctypes.c_int, errors)
+        )
+
+    def set_topic_error(self, topic: str, error: int) -> None:
+        """What brokers say when they are asked about this topic; 0: it is well."""
+        self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), error)
+
+    def set_round_trip(self, seconds: float) -> None:
+        """Every answer of every broker takes this long."""
+        self._library.rd_kafka_mock_broker_set_rtt(self._cluster, -1, round(seconds * 1000))
+
+    def set_leader(self, topic: str, partition: int, broker: int) -> None:
+        """Broker -1: the partition has no leader."""
+        # From version 10 on these brokers name the new leader when they refuse, and crash where there is none.
+        self._library.rd_kafka_mock_set_apiversion(self._cluster, PRODUCE, 0, 9)
+        self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker)
 
     def __enter__(self) -> Self:
         return self

@@ -1,5 +1,6 @@
 """Users, passwords and rights on a real broker: each refusal has its own name."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from uuid import uuid4
@@ -54,3 +55,41 @@ async def test_a_right_is_needed_and_is_enough(own_kafka: Callable[..., LocalKaf
         await publish_one(login(broker, "writer", "not-it"), "guarded")
     assert "not-it" not in str(wrong.value)
     assert "uthentication" in str(wrong.value)
+
+
+async def test_O24_a_missing_right_stops_no_other_topic_and_counts_once_it_is_granted(
+    own_kafka: Callable[..., LocalKafka],
+) -> None:
+    broker = own_kafka(users=USERS)
+    for name in ("open", "guarded"):
+        broker.create_topic(name)
+    broker.address.allow("writer", "write", "open")
+    broker.address.allow("writer", "describe", "guarded")
+    publisher = await KafkaPublisher(login(broker, "writer", USERS["writer"])).open()
+
+    async def publish(*topics: str) -> list[Outcome]:
+        events = [ClaimedEvent(1, uuid4(), "k", topic, "Counted", b"1", {}) for topic in topics]
+        async with asyncio.timeout(20):
+            answers = await publisher.publish(events)
+            if len(answers) < len(events):
+                await publisher.discard(Deadline(time.monotonic() + 2))
+            return [answers[event.id] for event in events if event.id in answers]
+
+    # It is found out by a refusal, at the price of a producer.
+    (refused,) = await publish("guarded")
+    assert isinstance(refused, Retry)
+    assert refused.reason.startswith("TOPIC_AUTHORIZATION_FAILED")
+    # And from then on by asking, at no price.
+    await publish("open")
+    producer = publisher._handle
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        refused, flows = await publish("guarded", "open")
+        assert isinstance(refused, Retry)
+        assert flows is DISPATCHED
+    assert publisher._handle is producer
+    broker.address.allow("writer", "write", "guarded")
+    async with asyncio.timeout(20):
+        while await publish("guarded") != [DISPATCHED]:
+            await asyncio.sleep(0.1)
+    await publisher.close(Deadline(time.monotonic() + 2))

@@ -11,7 +11,6 @@ from broker import records, set_topic
 
 from quiesce.errors import Unavailable
 from quiesce.kafka import KafkaPublisher
-from quiesce.kafka import publisher as publisher_module
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.testing.contracts.publisher import event, within
@@ -37,16 +36,15 @@ async def publish(publisher: KafkaPublisher, *events: ClaimedEvent) -> list[Outc
     return [outcomes[one.id] for one in events]
 
 
-async def test_no_broker_is_told_within_its_bound_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher_module, "_PROBE", 1.0)
+async def test_no_broker_is_told_at_once_and_leaves_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         publisher = KafkaPublisher(address)
         began = time.monotonic()
-        with pytest.raises(Unavailable, match=address):
+        with pytest.raises(Unavailable, match=f"{address}.*Connection refused"):
             await publisher.open()
-        assert 1 <= time.monotonic() - began < 3
+        assert time.monotonic() - began < 3
         assert not await publisher.reachable(within(1))
 
 
@@ -62,7 +60,7 @@ async def test_a_key_goes_where_the_java_client_puts_it(
         assert record.partition == (hashes[record.key.decode()] & 0x7FFFFFFF) % 7
 
 
-async def test_a_full_queue_is_waited_for(kafka: str, topic: MakeTopic) -> None:
+async def test_O12_a_full_queue_is_waited_for(kafka: str, topic: MakeTopic) -> None:
     name = topic(partitions=1)
     publisher = await KafkaPublisher(kafka, settings={"queue.buffering.max.messages": 50}).open()
     pages = [[event(name) for _ in range(500)] for _ in range(4)]
@@ -99,7 +97,7 @@ async def test_the_loop_turns_while_a_large_page_is_handed_over(topic: MakeTopic
     assert 0 < most <= 500, "the loop stood still while the events were handed over"
 
 
-async def test_small_events_are_not_condemned_for_a_topic_with_a_low_limit(
+async def test_O7_small_events_are_not_condemned_for_a_topic_with_a_low_limit(
     kafka: str, topic: MakeTopic, publisher: KafkaPublisher
 ) -> None:
     """A broker refuses a batch as a whole, so batches must not be larger than the topic takes."""
@@ -115,7 +113,7 @@ async def test_small_events_are_not_condemned_for_a_topic_with_a_low_limit(
     assert "3,000" in refused.reason
 
 
-async def test_a_limit_that_was_lowered_condemns_nothing_that_fits(
+async def test_O7_a_limit_that_was_lowered_condemns_nothing_that_fits(
     kafka: str, topic: MakeTopic, publisher: KafkaPublisher
 ) -> None:
     name = topic(partitions=1)
@@ -142,7 +140,7 @@ async def test_a_limit_that_was_raised_counts_at_once(kafka: str, topic: MakeTop
     assert await publish(publisher, event(name, payload=b"x" * 1_500_000)) == [DISPATCHED]
 
 
-async def test_headers_count_towards_the_size(topic: MakeTopic, publisher: KafkaPublisher) -> None:
+async def test_O7_headers_count_towards_the_size(topic: MakeTopic, publisher: KafkaPublisher) -> None:
     name = low_topic(topic)
     large, fine = event(name, payload=b"x", blob="y" * 3000), event(name, payload=b"x")
     dead, dispatched = await publish(publisher, large, fine)
@@ -157,7 +155,9 @@ async def test_a_topic_that_comes_later_is_found(kafka: str, publisher: KafkaPub
     assert isinstance(waiting, Retry)
     assert "UNKNOWN_TOPIC_OR_PART" in waiting.reason
     await asyncio.to_thread(KafkaAddress(kafka).create_topic, name, 1)
-    assert await publish(publisher, first) == [DISPATCHED]
+    async with asyncio.timeout(10):
+        while await publish(publisher, first) != [DISPATCHED]:
+            await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("name", ["", "two words", "ü", "x" * 250, "."])
@@ -176,7 +176,7 @@ async def test_user_headers_cannot_replace_ours(kafka: str, topic: MakeTopic, pu
 
 
 @pytest.mark.xdist_group("kafka to kill")
-async def test_a_killed_broker_acks_nothing_that_is_not_on_the_topic(
+async def test_O9_a_killed_broker_acks_nothing_that_is_not_on_the_topic(
     own_kafka: Callable[[], LocalKafka],
 ) -> None:
     broker = own_kafka()
@@ -214,3 +214,56 @@ async def test_a_killed_broker_acks_nothing_that_is_not_on_the_topic(
     arrived = {record.event_id for record in await asyncio.to_thread(records, broker.bootstrap, "t")}
     assert {str(one) for one in acked} <= arrived
     await publisher.close(within(5))
+
+
+async def test_O6_what_is_in_flight_behind_a_refused_batch_does_not_overtake_it(kafka: str, topic: MakeTopic) -> None:
+    """The topic refuses everything for a while, in the middle of it: then nothing may be missing, nor first seen before
+    an earlier event of its key."""
+    name = topic(partitions=1)
+    small = {"batch.num.messages": 5, "linger.ms": 0}
+    publisher = await KafkaPublisher(kafka, settings=small).open()
+    events: list[ClaimedEvent] = []
+    refused: list[str] = []
+    over = asyncio.Event()
+
+    def page() -> list[ClaimedEvent]:
+        new = [event(name, f"key {n % 5}") for n in range(len(events), len(events) + 100)]
+        events.extend(new)
+        return new
+
+    async def as_a_relay_does() -> None:
+        left: list[list[ClaimedEvent]] = []
+        while left or not over.is_set():
+            while len(left) < 3 and not over.is_set():
+                left.append(page())
+            answers = await asyncio.gather(*(publisher.publish(page) for page in left))
+            if any(len(answer) < len(page) for answer, page in zip(answers, left, strict=True)):
+                await publisher.discard(within(2))
+            done = {one for answer in answers for one, outcome in answer.items() if outcome == DISPATCHED}
+            # Of a batch with several wrong records the client says INVALID_RECORD.
+            refused.extend(one.reason for answer in answers for one in answer.values() if isinstance(one, Retry | Dead))
+            left = [page for page in ([e for e in page if e.id not in done] for page in left) if page]
+
+    async def refuse_for_a_while() -> None:
+        while not events:
+            await asyncio.sleep(0.01)
+        # No record is young enough.
+        await asyncio.to_thread(set_topic, kafka, name, "message.timestamp.before.max.ms", "0")
+        while not refused:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(set_topic, kafka, name, "message.timestamp.before.max.ms", "9223372036854775807")
+        over.set()
+
+    async with asyncio.timeout(40), asyncio.TaskGroup() as group:
+        group.create_task(as_a_relay_does())
+        group.create_task(refuse_for_a_while())
+    await publisher.close(within(5))
+    assert refused, "nothing was refused, so this shows nothing"
+    assert all("INVALID_" in reason for reason in refused)
+    number = {str(one.id): n for n, one in enumerate(events)}
+    arrived = [number[str(record.event_id)] for record in await asyncio.to_thread(records, kafka, name)]
+    firsts = list(dict.fromkeys(arrived))
+    assert sorted(firsts) == list(range(len(events)))
+    for key in range(5):
+        of_key = [n for n in firsts if n % 5 == key]
+        assert of_key == sorted(of_key)

@@ -11,6 +11,7 @@ from broker import records
 from quiesce.inbox.record import Record
 from quiesce.kafka import KafkaPublisher
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.outbox.outcome import Retry
 from quiesce.outbox.ports import Publisher
 from quiesce.testing.contracts import publisher as contract
 from quiesce.testing.kafka import LocalKafka
@@ -110,6 +111,20 @@ async def test_on_kafka(check: contract.Check, shared_world: KafkaWorld) -> None
 @pytest.mark.parametrize("check", contract.SILENCE_CHECKS, ids=name_of)
 async def test_on_a_silent_kafka(check: contract.Check, own_world: KafkaWorld) -> None:
     await check(own_world)
+
+
+async def test_O6_in_memory_nothing_goes_behind_a_refusal() -> None:
+    broker = MemoryBroker()
+    broker.create_topic("t", 1)
+    first, second, third = (contract.event("t") for _ in range(3))
+    refusals = {first.id: [Retry("POLICY_VIOLATION")]}
+    publisher = MemoryPublisher(broker, lambda e: refusals[e.id].pop() if refusals.get(e.id) else None)
+    await publisher.open()
+    answers = [await publisher.publish([first, second]), await publisher.publish([third])]
+    assert answers == [{first.id: Retry("POLICY_VIOLATION")}, {}]
+    await publisher.discard(contract.within(1))
+    await publisher.publish([first, second, third])
+    assert contract.ids(broker.records("t")) == [str(one.id) for one in (first, second, third)]
 
 
 @pytest.mark.parametrize("check", contract.CHECKS + contract.SILENCE_CHECKS, ids=name_of)

@@ -12,9 +12,9 @@ from quiesce.lifecycle.plan import Plan
 
 def test_the_seeds_budget_fits_into_sixty_seconds() -> None:
     # preStop 10, HTTP 25 beside workers 20, pool 1: the seeds say 56 by adding HTTP and workers up.
-    # Side by side they are 36, and closing Kafka, which the seeds forgot, fits as well.
-    seeds = Budget(grace_period=60, prestop=10, http=25, workers=20, producers=0, pools=1, report=0, margin=0)
-    assert seeds.longest() == 36
+    # Side by side they are 36 (and 1 for the report), and closing Kafka, which the seeds forgot, fits as well.
+    seeds = Budget(grace_period=60, prestop=10, http=25, workers=20, producers=0, pools=1, report=1, margin=0)
+    assert seeds.longest() == 36 + 1
     assert Budget().longest() == 10 + 25 + 15 + 1 + 1 + 1
 
 
@@ -49,6 +49,21 @@ def test_a_grace_period_of_zero_is_refused() -> None:
         Budget(grace_period=0, prestop=0, http=0, workers=0, producers=0, pools=0, report=0, margin=0)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ({"grace_period": 1, "margin": 1}, "grace_period 1 - prestop 0 - margin 1 = 0 s"),
+        ({"grace_period": 0.001, "margin": 0}, "= 0.001 s from the request to stop to the hard deadline, takes 0.5 s"),
+        ({"grace_period": 10, "margin": 1}, "budget report: got 0, takes more than 0 s"),
+    ],
+)
+def test_what_leaves_nothing_to_stop_in_or_to_tell_it_is_refused(seconds: dict[str, float], told: str) -> None:
+    nothing = dict.fromkeys(("prestop", "http", "workers", "producers", "pools", "report"), 0.0)
+    with pytest.raises(BudgetError) as refused:
+        Budget(**(nothing | seconds))
+    assert told in str(refused.value)
+
+
 @given(st.floats(0, 1e6), st.one_of(st.none(), st.floats(0, 100)))
 def test_closing_is_reserved_backwards_from_the_end(t0: float, within: float | None) -> None:
     budget = Budget()
@@ -58,8 +73,47 @@ def test_closing_is_reserved_backwards_from_the_end(t0: float, within: float | N
     kept = plan.end.at - plan.drain.at
     assert kept == pytest.approx(budget.reserved * plan.scale, abs=1e-6)
     # Whatever a worker asks for, the reserve stays.
-    assert plan.worker(1e9, t0) <= plan.drain
-    assert plan.http <= plan.drain
+    assert plan.worker(1e9, t0) <= plan.abort <= plan.drain
+    assert plan.http <= plan.abort
+
+
+def test_where_there_is_slack_every_bound_is_kept_whole_and_else_its_last_tenth_goes() -> None:
+    assert Plan.at(Budget(), 0.0).http.at == 25
+    assert Plan.at(Budget(), 0.0).worker(20, 0.0).at == 20
+    assert Plan.at(Budget(), 0.0).worker(32, 0.0).at == 31
+    tight = Budget(grace_period=6, prestop=0, http=2.5, workers=2.5, producers=1, pools=1, report=1, margin=0.5)
+    plan = Plan.at(tight, 0.0)
+    assert (plan.http.at, plan.worker(2.5, 0.0).at, plan.abort.at, plan.drain.at) == (2.25, 2.25, 2.25, 2.5)
+    # One told late gives a tenth of what is left to it.
+    assert plan.worker(1, 2.0).at == pytest.approx(2.45)
+
+
+def test_what_is_left_counts_to_sigkill_and_the_margin_is_kept() -> None:
+    assert Plan.at(Budget(), 100.0, 50).end.at == 149, "nothing is short: 49 s and the margin of 1 s"
+    assert Plan.at(Budget(), 100.0, 25).end.at == pytest.approx(124.5)
+    assert Plan.at(Budget(), 100.0, 0).end.at == 100
+
+
+def test_of_two_limits_each_instant_takes_the_earlier_one() -> None:
+    plan = Plan.at(Budget(), 0.0)
+    assert plan.shortened(10.0, 40) is plan
+    shorter = plan.shortened(10.0, 10)
+    assert shorter.t0 == 0.0
+    assert (shorter.end.at, shorter.scale) == pytest.approx((19.8, 0.2))
+    assert shorter.drain.at == pytest.approx(10 + 32 * 0.2)
+    assert shorter.http.at == pytest.approx(10 + 25 * 0.2)
+    assert shorter.shortened(11.0, 10) is shorter
+
+
+def test_each_closer_has_a_moment_whatever_the_ones_before_it_took() -> None:
+    nothing = Budget(grace_period=5, prestop=0, http=1, workers=1, producers=0, pools=0, report=1, margin=1)
+    plan = Plan.at(nothing, 0.0)
+    assert plan.closer(plan.part_from(Part.POOLS, 0.1), 0.1, 1).at == pytest.approx(0.2)
+    # One that blocks the loop took all there was; the report gives half of its time, and not more.
+    plan = Plan.at(Budget(), 0.0)
+    assert plan.closer(plan.pools, 48.2, 1).at == pytest.approx(48.3)
+    assert plan.closer(plan.pools, 48.2, 6).at == pytest.approx(48.25)
+    assert plan.closer(plan.pools, 48.6, 1).at == 48.6
 
 
 def test_closers_of_a_part_share_what_remains() -> None:

@@ -1,10 +1,11 @@
 """When the machine has somebody look at what has not ended: at half and at nine tenths of its bound."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
-from test_machine import Life, World, lives
+from played_lives import Life, World, lives
 
 from quiesce.lifecycle import commands as do
 from quiesce.lifecycle.budget import Budget, WorkerBound
@@ -22,9 +23,9 @@ def looks(machine: Machine, now: float) -> list[tuple[What, str, float]]:
 def draining(*workers: WorkerBound) -> Machine:
     machine = Machine(BUDGET)
     for worker in workers:
-        machine.register(worker)
-    machine.opening("pool", Part.POOLS)
-    machine.opened("pool")
+        machine.members.register(worker)
+    machine.members.opening("pool", Part.POOLS)
+    machine.members.opened("pool")
     machine.start_ended()
     machine.decide(0.0)
     machine.stop(0.0, "signal")
@@ -33,7 +34,7 @@ def draining(*workers: WorkerBound) -> Machine:
 
 
 @settings(max_examples=300, deadline=None)
-@given(lives)
+@given(lives.map(lambda life: replace(life, hastened=None)))
 def test_whatever_happens_each_look_comes_at_its_instant_and_once(life: Life) -> None:
     world = World(life)
     world.play()
@@ -43,6 +44,10 @@ def test_whatever_happens_each_look_comes_at_its_instant_and_once(life: Life) ->
     for when, decision in world.of(do.LookAt):
         assert isinstance(decision, do.LookAt)
         seen[decision.what, decision.name, decision.share] += 1
+        if decision.share == 1.0:
+            assert decision.what is What.START, "the others' end is their abort, or their being given up"
+            assert world.machine.left_in_start
+            continue
         assert decision.share in (0.5, 0.9)
         if decision.what is What.WORKER:
             worker = world.machine.workers[decision.name]
@@ -52,8 +57,9 @@ def test_whatever_happens_each_look_comes_at_its_instant_and_once(life: Life) ->
             # Never early; late only where the world was busy in between.
             assert when >= worker.told_at + decision.share * bound - 1e-6
             assert when <= worker.deadline.at
-        if decision.what in (What.SECTIONS, What.START):
-            assert when >= plan.t0 + decision.share * (plan.drain.at - plan.t0) - 1e-6
+        bounds = {What.SECTIONS: plan.abort.at, What.START: plan.drain.at}
+        if decision.what in bounds:
+            assert when >= plan.t0 + decision.share * (bounds[decision.what] - plan.t0) - 1e-6
     assert all(count == 1 for count in seen.values())
 
 

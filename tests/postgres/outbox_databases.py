@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from quiesce.lifecycle.deadline import Deadline
-from quiesce.postgres import OutboxRows, connect, schema
+from quiesce.postgres import OutboxLog, OutboxRows, connect, schema
 from quiesce.postgres.driver import Connection
 from quiesce.testing.postgres_address import PostgresAddress
 
 OpenStore = Callable[..., Awaitable[OutboxRows]]
 """Opens a store on the test's outbox; takes what `OutboxRows` takes after the DSN."""
+
+OpenLog = Callable[..., Awaitable[OutboxLog]]
+"""The same for `OutboxLog`."""
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +45,13 @@ async def outbox(outbox_database: str) -> str:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-        await connection.execute("SET lock_timeout = '5s'; TRUNCATE outbox_event, outbox_parked")
+        await connection.execute(
+            "SET lock_timeout = '5s'; TRUNCATE outbox_event, outbox_parked, outbox_audit; "
+            "UPDATE outbox_lane SET epoch = 0, seen = DEFAULT, last = 0, until = NULL, at = NULL, dispatched = 0, "
+            "moved_at = NULL, owner = NULL, owned_at = NULL; "
+            "UPDATE outbox_control SET store = NULL, system_identifier = NULL, timeline = NULL, paused_at = NULL, "
+            "paused_by = NULL, paused_why = NULL"
+        )
     return outbox_database
 
 
@@ -59,6 +68,20 @@ async def open_store(outbox: str) -> AsyncIterator[OpenStore]:
 
     async def open_one(**settings: Any) -> OutboxRows:
         store = OutboxRows(outbox, **settings)
+        opened.append(store)
+        return await store.open()
+
+    yield open_one
+    for store in opened:
+        await store.close(Deadline(time.monotonic() + 2.0))
+
+
+@pytest.fixture
+async def open_log(outbox: str) -> AsyncIterator[OpenLog]:
+    opened: list[OutboxLog] = []
+
+    async def open_one(dsn: str | None = None, **settings: Any) -> OutboxLog:
+        store = OutboxLog(outbox if dsn is None else dsn, **settings)
         opened.append(store)
         return await store.open()
 

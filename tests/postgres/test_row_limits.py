@@ -302,6 +302,7 @@ async def _claim_and_release(store: OutboxRows) -> None:
     await claim.release()
 
 
+@pytest.mark.xdist_group("a server that freezes")
 async def test_O18_a_frozen_server_is_told_and_closing_is_bounded(own_postgres: Callable[..., LocalPostgres]) -> None:
     server = own_postgres()
     async with connect(server.dsn()) as connection:

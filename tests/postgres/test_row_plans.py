@@ -11,6 +11,7 @@ from quiesce.postgres import row_statements as sql
 from quiesce.postgres.driver import Connection
 
 PAGE = 50
+OWN = sql.statements(sql.OWN)
 CLAIM_TYPES = "(bigint, text, bigint, bigint)"
 
 
@@ -74,7 +75,7 @@ async def test_a_claim_walks_its_page_and_no_more(db: Connection, mode: str, bel
     await db.execute("ALTER TABLE outbox_event SET (autovacuum_enabled = off)")
     try:
         await pretend(db, belief)
-        plan = await explain(db, mode, CLAIM_TYPES, sql.CLAIM, f"{PAGE}, '{{1}}', 99999, 0")
+        plan = await explain(db, mode, CLAIM_TYPES, OWN.claim, f"{PAGE}, '{{1}}', 99999, 0")
         scans = on_the_table(plan)
         assert {scan["Node Type"] for scan in scans} == {"Index Scan"}
         assert {scan["Index Name"] for scan in scans} == {"outbox_event_waiting"}
@@ -90,12 +91,13 @@ async def test_a_claim_walks_its_page_and_no_more(db: Connection, mode: str, bel
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
-@pytest.mark.parametrize("name", ["MARK", "BURY"])
+@pytest.mark.parametrize("name", ["mark", "bury"])
 async def test_a_mark_looks_up_its_rows(db: Connection, mode: str, name: str) -> None:
     await fill(db, dispatched=5000, waiting=3000)
     first = await db.fetchval("SELECT min(position) FROM outbox_event WHERE dispatched_at IS NULL")
     positions = "'{" + ",".join(str(first + n) for n in range(PAGE)) + "}'"
-    plan = await explain(db, mode, "(text)", getattr(sql, name), positions)
+    statement = getattr(OWN, name)
+    plan = await explain(db, mode, "(text)", statement, positions)
     (scan,) = on_the_table(plan)
     assert (scan["Node Type"], scan["Index Name"]) == ("Index Scan", "outbox_event_waiting")
     assert scan["Actual Rows"] == PAGE
@@ -110,7 +112,7 @@ async def test_dead_letters_cost_a_claim_nothing(db: Connection) -> None:
     )
     await write(db, event("key 1"))
     await db.execute("VACUUM outbox_event")
-    plan = await explain(db, "force_generic_plan", CLAIM_TYPES, sql.CLAIM, f"{PAGE}, '{{}}', 99999, 0")
+    plan = await explain(db, "force_generic_plan", CLAIM_TYPES, OWN.claim, f"{PAGE}, '{{}}', 99999, 0")
     walked = [scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in on_the_table(plan)]
     assert max(walked) == 1
     parked = [node for node in plan if node.get("Relation Name") == "outbox_parked"]

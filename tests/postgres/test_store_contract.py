@@ -1,4 +1,4 @@
-"""Both stores pass the published contract: the one on rows, and the one in memory."""
+"""All stores pass the published contract: the one on rows, the one on the log, and the one in memory."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +11,7 @@ from outbox_table import write
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.event import OutboxEvent
 from quiesce.outbox.ports import OutboxStore
-from quiesce.postgres import OutboxRows, connect, enqueue
+from quiesce.postgres import OutboxLog, OutboxRows, connect, enqueue
 from quiesce.postgres.driver import Connection
 from quiesce.testing.contracts import outbox_store
 from quiesce.testing.contracts.outbox_store import Check, State
@@ -60,6 +60,33 @@ class RowWorld:
         return states[marks]
 
 
+class LogWorld(RowWorld):
+    async def store(self) -> OutboxStore:
+        store = OutboxLog(self._dsn, claims=3)
+        self._stack.push_async_callback(store.close, Deadline(time.monotonic() + 30.0))
+        return await store.open()
+
+    async def state(self, event_id: UUID) -> State:
+        row = await self._db.fetchrow(
+            """
+            SELECT parked.state AS parked, parked.attempts,
+                event.position <= lane.last AND pg_visible_in_snapshot(event.xid, lane.seen)
+                OR coalesce(event.position <= lane.at AND pg_visible_in_snapshot(event.xid, lane.until), false) AS read
+            FROM outbox_event AS event JOIN outbox_lane AS lane USING (lane)
+            LEFT JOIN outbox_parked AS parked ON parked.event_id = event.id WHERE event.id = $1
+            """,
+            event_id,
+        )
+        assert row is not None
+        assert row["read"] or row["parked"] is None
+        if row["parked"] == "dead":
+            return "dead"
+        if row["parked"] is not None:
+            # One that was given back has not failed.
+            return "retry" if row["attempts"] else "waiting"
+        return "dispatched" if row["read"] else "waiting"
+
+
 class MemoryWorld:
     def __init__(self) -> None:
         self._table = MemoryTable()
@@ -96,6 +123,17 @@ async def rows(outbox: str, db: Connection) -> AsyncIterator[RowWorld]:
 @pytest.mark.parametrize("check", outbox_store.CHECKS, ids=lambda check: check.__name__)
 async def test_rows(check: Check, rows: RowWorld) -> None:
     await check(rows)
+
+
+@pytest.fixture
+async def log(outbox: str, db: Connection) -> AsyncIterator[LogWorld]:
+    async with AsyncExitStack() as stack:
+        yield LogWorld(outbox, db, stack)
+
+
+@pytest.mark.parametrize("check", outbox_store.CHECKS, ids=lambda check: check.__name__)
+async def test_log(check: Check, log: LogWorld) -> None:
+    await check(log)
 
 
 @pytest.mark.parametrize("check", outbox_store.CHECKS, ids=lambda check: check.__name__)

@@ -1,4 +1,4 @@
-"""A TCP proxy before a real server that cuts the line at a chosen word of the client's."""
+"""A TCP proxy before a real server that cuts the line at a chosen word of the client's, or now, or falls silent."""
 
 import asyncio
 from typing import Literal, Self
@@ -17,6 +17,8 @@ class WireProxy:
         self._when: Cut = "before"
         self._ways: set[asyncio.Task[None]] = set()
         self._links = 0
+        self._flowing = asyncio.Event()
+        self._flowing.set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -34,6 +36,24 @@ class WireProxy:
     def dsn(self) -> str:
         port = self._server.sockets[0].getsockname()[1]
         return f"postgresql://{self._parts.username}@127.0.0.1:{port}{self._parts.path}?sslmode=disable"
+
+    @property
+    def links(self) -> int:
+        """How many clients are connected now."""
+        return self._links
+
+    def freeze(self) -> None:
+        """From now on nothing passes, either way, and nobody is told. New connections are taken, as silently."""
+        self._flowing.clear()
+
+    def thaw(self) -> None:
+        """What was held back passes, and what comes."""
+        self._flowing.set()
+
+    def cut(self) -> None:
+        """Cuts every connection that there is now."""
+        for way in self._ways:
+            way.cancel()
 
     def cut_at(self, word: bytes, when: Cut) -> None:
         self._word, self._when = word, when
@@ -60,6 +80,7 @@ class WireProxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
     ) -> None:
         while data := await reader.read(65536):
+            await self._flowing.wait()
             if self._word and self._word in data:
                 self._word = b""
                 if self._when == "before":
@@ -71,6 +92,7 @@ class WireProxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
     ) -> None:
         while data := await reader.read(65536):
+            await self._flowing.wait()
             if cutting.is_set():
                 return
             writer.write(data)

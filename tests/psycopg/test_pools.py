@@ -9,10 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from seen_from_beside import ON_THE_SERVER, call, nothing_left, only_who_asks_is_left, runs, within
 
-from quiesce.blocking import BlockingCall
 from quiesce.errors import SettingsError, Unavailable
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
@@ -20,17 +19,9 @@ from quiesce.psycopg import open_pool, open_sync_pool
 from quiesce.testing.loopback import free_port
 from quiesce.testing.postgres import LocalPostgres
 
-ON_THE_SERVER = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-    "AND backend_type = 'client backend'"
-)
 BOTH = pytest.mark.parametrize("make", [open_pool, open_sync_pool], ids=["async", "sync"])
 
 Make = Callable[..., Any]
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 @pytest.fixture
@@ -38,29 +29,6 @@ async def look(database: str) -> AsyncIterator[Connection]:
     """A connection beside the pool's."""
     async with connect(database) as connection:
         yield connection
-
-
-async def nothing_left(look: Connection, seconds: float = 1.0) -> None:
-    end = time.monotonic() + seconds
-    while left := await look.fetchval(ON_THE_SERVER):
-        assert time.monotonic() < end, f"{left} left on the server"
-        await asyncio.sleep(0.01)
-
-
-async def runs(look: Connection, what: str) -> None:
-    end = time.monotonic() + 5
-    while not await look.fetchval(
-        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = current_database() "
-        "AND query LIKE $1 AND pid <> pg_backend_pid()",
-        f"%{what}%",
-    ):
-        assert time.monotonic() < end, f"{what} never ran"
-        await asyncio.sleep(0.01)
-
-
-async def call(function: Callable[[], Any]) -> Any:
-    """A blocking call, as a request handler in a thread makes it."""
-    return await BlockingCall("request thread", function).result()
 
 
 async def take(pool: Any) -> Any:
@@ -141,8 +109,11 @@ async def test_S6_a_connection_that_is_never_given_back_is_cut_and_named(
     assert "test_pools" in closed.detail
     assert ("request 7" if make is open_pool else "request thread") in closed.detail
     assert "server process" in closed.detail
+    # Also when it is closed: the report is written last.
+    assert [task for task, _ in resource.holders()] == (["request 7"] if make is open_pool else [])
     await nothing_left(look)
-    kept.close() if make is open_sync_pool else await kept.close()
+    await give_back(pool, kept)
+    assert resource.holders() == []
 
 
 @BOTH
@@ -190,6 +161,7 @@ async def test_a_close_that_is_cancelled_cuts_too(make: Make, database: str, loo
 
 @BOTH
 @pytest.mark.needs("postgres")
+@pytest.mark.xdist_group("pools of a server that hangs")
 async def test_a_server_that_hangs_holds_nothing_past_the_deadline(
     make: Make, own_postgres: Callable[..., LocalPostgres]
 ) -> None:
@@ -207,10 +179,7 @@ async def test_a_server_that_hangs_holds_nothing_past_the_deadline(
     assert asking.done()
     assert isinstance(asking.exception(), psycopg.Error)
     server.resume()
-    end = time.monotonic() + 3
-    while server.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") != "1":
-        assert time.monotonic() < end, "nothing is left but the connection that asks"
-        await asyncio.sleep(0.02)
+    await only_who_asks_is_left(server)
 
 
 @BOTH

@@ -2,7 +2,7 @@
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from test_machine import Life, lives, play_and_check
+from played_lives import Life, lives, play_and_check
 
 SCHEDULES = 10_000
 

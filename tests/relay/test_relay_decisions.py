@@ -22,17 +22,19 @@ from quiesce.relay.verdicts import judge
 POLICY = RetryPolicy(attempts=3, backoff=Backoff(first=1.0, draw=lambda: 1.0))
 
 
-@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 4), st.integers(0, 5), st.integers(0, 60))
+@given(
+    st.integers(1, 50), st.integers(1, 50), st.integers(1, 4), st.integers(0, 5), st.integers(0, 60), st.integers(0, 60)
+)
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_room_never_lets_more_in_flight_than_allowed(
-    batch: int, max_in_flight: int, max_claims: int, open_claims: int, in_flight: int
+    batch: int, max_in_flight: int, max_claims: int, open_claims: int, in_flight: int, allowed: int
 ) -> None:
     terms = RelaySettings(batch=batch, max_in_flight=max_in_flight, max_claims=max_claims)
-    limit = room(terms, open_claims, in_flight)
+    limit = room(terms, open_claims, in_flight, allowed)
     assert 0 <= limit <= batch
-    assert limit == 0 or (in_flight + limit <= max_in_flight and open_claims < max_claims)
+    assert limit == 0 or (in_flight + limit <= min(max_in_flight, allowed) and open_claims < max_claims)
     # It is not shy either: an idle relay takes what it can.
-    assert room(terms, 0, 0) == min(batch, max_in_flight)
+    assert room(terms, 0, 0, 1000) == min(batch, max_in_flight)
 
 
 def test_pace_looks_again_at_once_while_there_is_more() -> None:
@@ -75,7 +77,7 @@ def test_silence_is_counted_from_the_last_answer() -> None:
     assert stalled_at(7.0, 99.0, 10.0) == 27.0
 
 
-def test_only_what_was_published_and_answered_gets_an_outcome() -> None:
+def test_O9_only_what_was_published_and_answered_gets_an_outcome() -> None:
     one, two, three, four = (event(n, f"k{n}") for n in range(4))
     answers: dict[UUID, Outcome] = {
         one.id: DISPATCHED,
@@ -92,6 +94,43 @@ def test_only_what_was_published_and_answered_gets_an_outcome() -> None:
     assert (verdicts.dispatched, verdicts.unanswered, verdicts.refused) == (1, 1, {"k1": 1})
 
 
+def test_O8_an_outage_of_a_part_burns_no_attempt_and_never_makes_a_dead_letter() -> None:
+    for failed_before in (0, 2, 99):
+        one = event(1, "k", attempts=failed_before)
+        verdicts = judge([one], {one.id: Retry("LEADER_NOT_AVAILABLE: gone", 8.0, counts=False)}, POLICY)
+        assert verdicts.outcomes == {one.id: Retry("LEADER_NOT_AVAILABLE: gone", 8.0, counts=False)}
+        assert verdicts.refused == {"k": 1}
+
+
+@given(st.floats(0, 0.999), st.integers(0, 8))
+@settings(deadline=None)
+def test_the_wait_before_a_retry_has_full_jitter(drawn: float, failed_before: int) -> None:
+    policy = RetryPolicy(attempts=20, backoff=Backoff(first=1.0, ceiling=60.0, draw=lambda: drawn))
+    retry = policy.judge(Retry("UNKNOWN_TOPIC"), failed_before)
+    assert retry == Retry("UNKNOWN_TOPIC", drawn * min(60.0, 2.0**failed_before))
+    assert policy.judge(Retry("no leader", 8.0, counts=False), failed_before) == Retry(
+        "no leader", drawn * 8.0, counts=False
+    )
+
+
+def test_reasons_are_counted_by_the_name_they_begin_with() -> None:
+    one, two, three, four = (event(n, f"k{n}") for n in range(4))
+    answers: dict[UUID, Outcome] = {
+        one.id: Retry("LEADER_NOT_AVAILABLE: partition 1", counts=False),
+        two.id: Retry("LEADER_NOT_AVAILABLE: partition 2", counts=False),
+        three.id: Dead("cannot be given to Kafka: no"),
+        four.id: DISPATCHED,
+    }
+    assert judge([one, two, three, four], answers, POLICY).reasons == {"LEADER_NOT_AVAILABLE": 2, "other": 1}
+
+
+def test_O6_a_dead_letter_holds_its_key_where_the_stores_policy_says_so() -> None:
+    one = event(1, "k")
+    answers: dict[UUID, Outcome] = {one.id: Dead("MSG_SIZE_TOO_LARGE")}
+    assert not judge([one], answers, POLICY).refused
+    assert judge([one], answers, POLICY, lambda topic: topic == "orders").refused == {"k": 1}
+
+
 def test_a_retry_too_many_is_a_dead_letter_and_holds_no_key() -> None:
     last = event(1, "k", attempts=2)
     verdicts = judge([last], {last.id: Retry("UNKNOWN_TOPIC")}, POLICY)
@@ -99,7 +138,7 @@ def test_a_retry_too_many_is_a_dead_letter_and_holds_no_key() -> None:
     assert not verdicts.refused
 
 
-def test_a_refused_key_is_held_until_a_claim_has_begun_after_its_refusal_was_recorded() -> None:
+def test_O5_a_refused_key_is_held_until_a_claim_has_begun_after_its_refusal_was_recorded() -> None:
     held = HeldKeys()
     later = event(8, "a")
     held.claiming()

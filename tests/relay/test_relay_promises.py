@@ -244,7 +244,7 @@ def test_cancelled_twice_it_still_leaves_no_task_and_no_claim() -> None:
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-def test_a_broker_outage_pauses_claiming_burns_no_attempts_and_ends_by_itself(hangs: bool) -> None:
+def test_O8_a_broker_outage_pauses_claiming_burns_no_attempts_and_ends_by_itself(hangs: bool) -> None:
     async def main() -> None:
         life = steady()
         life.broker.away = Away([(0.005, 30.0)])
@@ -281,7 +281,7 @@ def test_a_database_outage_never_ends_the_relay(hangs: bool) -> None:
     virtual_time.run(main())
 
 
-def test_with_the_broker_gone_it_ends_inside_its_bound_and_says_what_it_left() -> None:
+def test_O11_with_the_broker_gone_it_ends_inside_its_bound_and_says_what_it_left() -> None:
     async def main() -> None:
         life = steady(publish_bound=100)
         life.broker.away = Away([(0.003, 1000.0)])

@@ -15,7 +15,7 @@ from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import IterationEnded
 from quiesce.outbox.event import ClaimedEvent
-from quiesce.outbox.events import ClaimSettled, OutageBegan, OutageEnded, ProducerDiscarded
+from quiesce.outbox.events import ClaimSettled, OutageBegan, ProducerDiscarded
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.outbox.retry import RetryPolicy
 from quiesce.relay import Relay, points
@@ -88,7 +88,7 @@ class SlowToAnswer(MemoryStore):
 
 
 @pytest.mark.parametrize("settling", [0.0, 0.4])
-def test_a_key_refused_while_the_next_claim_was_on_its_way_is_left_out_of_it(settling: float) -> None:
+def test_O5_a_key_refused_while_the_next_claim_was_on_its_way_is_left_out_of_it(settling: float) -> None:
     async def main() -> None:
         # The claim comes while the refusal is being recorded, or after it.
         store, broker = SlowToAnswer(Random(0), latency=settling), MemoryBroker(latency=0.0)
@@ -106,7 +106,7 @@ def test_a_key_refused_while_the_next_claim_was_on_its_way_is_left_out_of_it(set
     virtual_time.run(main())
 
 
-def test_what_was_left_out_holds_its_key_until_it_is_given_back() -> None:
+def test_O5_what_was_left_out_holds_its_key_until_it_is_given_back() -> None:
     async def main() -> None:
         store, broker = SlowToAnswer(latency=0.0), MemoryBroker(latency=0.0)
         first, second, third, other = event(1, "a"), event(2, "a"), event(3, "a"), event(4, "b")
@@ -282,7 +282,7 @@ class LosesAnswers(MemoryBroker):
         return await super().discard(deadline)
 
 
-def test_a_producer_that_lost_answers_is_discarded_before_anything_is_freed() -> None:
+def test_O9_a_producer_that_lost_answers_is_discarded_before_anything_is_freed() -> None:
     async def main() -> None:
         store, _ = parts(6)
         store.add(event(6, "late"), event(7, "late"), at=2.0)
@@ -291,12 +291,12 @@ def test_a_producer_that_lost_answers_is_discarded_before_anything_is_freed() ->
         assert broker.claimed_when_discarded == [6, 2]
         assert len(store.dispatched()) == 8
         assert len(stop.told(ProducerDiscarded)) == 2
-        assert len(stop.told(OutageBegan)) == len(stop.told(OutageEnded)) == 2
+        assert not stop.told(OutageBegan), "the broker answers"
 
     virtual_time.run(main())
 
 
-def test_an_unexpected_error_gives_everything_back_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_O24_an_unexpected_error_gives_everything_back_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         store, broker = parts(6)
         broker.faults = [ZeroDivisionError("a bug in the publisher")]
@@ -369,7 +369,7 @@ def test_a_broker_that_answers_and_breaks_every_producer_is_not_tried_without_pa
         broker.on_publish = lambda events: broker.faults.append(Unavailable("fenced"))
         stop = await run(Relay(store, broker), stop_at=100.0)
         assert 50 < broker.discards < 200
-        assert len(stop.told(OutageBegan)) == broker.discards
+        assert not stop.told(OutageBegan), "the broker answers"
         assert not store.claimed()
 
     virtual_time.run(main())
@@ -460,7 +460,7 @@ def test_an_error_at_a_crash_point_loses_nothing(point: str) -> None:
     virtual_time.run(main())
 
 
-def test_progress_shows_how_long_events_have_waited_for_any_answer() -> None:
+def test_O24_progress_shows_how_long_events_have_waited_for_any_answer() -> None:
     async def main() -> None:
         store, broker = parts(5)
         broker.away = Away([(0.0, 30.0)])

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from seen_from_beside import ON_THE_SERVER, call, nothing_left, only_who_asks_is_left, runs, within
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from quiesce.blocking import BlockingCall
 from quiesce.errors import IntakeClosed, SettingsError, Unavailable
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
@@ -19,15 +18,7 @@ from quiesce.sqlalchemy import open_async_engine, open_engine
 from quiesce.testing.loopback import free_port
 from quiesce.testing.postgres import LocalPostgres
 
-ON_THE_SERVER = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-    "AND backend_type = 'client backend'"
-)
 KINDS = pytest.mark.parametrize("kind", ["psycopg sync", "asyncpg async", "psycopg async"])
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 def make(kind: str, dsn: str, **settings: Any) -> Any:
@@ -41,18 +32,6 @@ async def look(database: str) -> AsyncIterator[Connection]:
     """A connection beside the engine's."""
     async with connect(database) as connection:
         yield connection
-
-
-async def nothing_left(look: Connection, seconds: float = 1.0) -> None:
-    end = time.monotonic() + seconds
-    while left := await look.fetchval(ON_THE_SERVER):
-        assert time.monotonic() < end, f"{left} left on the server"
-        await asyncio.sleep(0.01)
-
-
-async def call(function: Callable[[], Any]) -> Any:
-    """A blocking call, as a request handler in a thread makes it."""
-    return await BlockingCall("request thread", function).result()
 
 
 async def take(engine: "sa.Engine | AsyncEngine") -> Any:
@@ -93,17 +72,6 @@ async def end(connection: Any) -> None:
     else:
         await connection.invalidate()
         await connection.close()
-
-
-async def runs(look: Connection, what: str) -> None:
-    until = time.monotonic() + 5
-    while not await look.fetchval(
-        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND datname = current_database() "
-        "AND query LIKE $1 AND pid <> pg_backend_pid()",
-        f"%{what}%",
-    ):
-        assert time.monotonic() < until, f"{what} never ran"
-        await asyncio.sleep(0.01)
 
 
 @KINDS
@@ -158,8 +126,11 @@ async def test_S6_a_connection_that_is_never_given_back_is_cut_and_named(
     assert ("request 7" if kind.endswith("async") else "request thread") in closed.detail
     assert ("in take" if kind.endswith("async") else "in forgetful") in closed.detail
     assert "server process" in closed.detail
+    # Also when it is closed: the report is written last.
+    assert [task for task, _ in resource.holders()] == (["request 7"] if kind.endswith("async") else [])
     await nothing_left(look)
     await end(kept)
+    assert resource.holders() == []
 
 
 @KINDS
@@ -207,6 +178,7 @@ async def test_a_close_that_is_cancelled_cuts_too(kind: str, database: str, look
 
 @KINDS
 @pytest.mark.needs("postgres")
+@pytest.mark.xdist_group("engines of a server that hangs")
 async def test_a_server_that_hangs_holds_nothing_past_the_deadline(
     kind: str, own_postgres: Callable[..., LocalPostgres]
 ) -> None:
@@ -227,10 +199,7 @@ async def test_a_server_that_hangs_holds_nothing_past_the_deadline(
     assert asking.done()
     assert asking.exception() is not None
     server.resume()
-    until = time.monotonic() + 3
-    while server.execute("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'") != "1":
-        assert time.monotonic() < until, "nothing is left but the connection that asks"
-        await asyncio.sleep(0.02)
+    await only_who_asks_is_left(server)
 
 
 @KINDS

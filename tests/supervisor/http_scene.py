@@ -10,7 +10,7 @@ from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Phase
 from quiesce.supervisor.health import AsgiApp, Gate, ReadinessWhileDraining
-from quiesce.supervisor.http import HttpServer
+from quiesce.supervisor.http import HttpServer, configured
 from quiesce.supervisor.http_listener import bind
 from quiesce.supervisor.readiness import Readiness
 from quiesce.supervisor.request_stop import HttpStop
@@ -39,7 +39,8 @@ class Scene:
             tell=self.events.append,
             readiness_while_draining=while_draining,
         )
-        self.server = HttpServer(self.gate, bind("127.0.0.1", 0), {"http": implementation, **settings})
+        config = configured(self.gate, {"http": implementation, **settings})
+        self.server = HttpServer(self.gate, bind("127.0.0.1", 0), config, settings.get("backlog"))
         self.ended = asyncio.Event()
 
     async def start(self) -> None:

@@ -88,7 +88,7 @@ async def hurried(s: Service) -> None:
 
 
 async def hurries(stop: Stop, s: Service) -> None:
-    s.stop("the preStop hook took long", within=2.9)
+    s.stop("the preStop hook took long", within=3.0)
 
 
 async def sleeps_through_the_stop(stop: Stop) -> None:
@@ -225,12 +225,21 @@ def takes(nothing: "queue.Queue[str]") -> None:
 @service("eats-the-cancel", budget=QUICK)
 async def eats_the_cancel(s: Service) -> None:
     await s.open(thing("pool"), name="pool")
-    _kept.append(asyncio.create_task(eats(), name="glutton"))
+    kinds = os.environ["TASKS"].split()
+    if "eats" in kinds:
+        _kept.append(asyncio.create_task(eats(), name="glutton"))
+    if "shielded" in kinds:
+        _kept.append(asyncio.create_task(shields(asyncio.create_task(eats(), name="glutton")), name="shield"))
     _kept.append(asyncio.create_task(asyncio.sleep(3600), name="polite"))
+    _kept.append(asyncio.create_task(shields(asyncio.create_task(asyncio.sleep(3600), name="polite, shielded"))))
     say("started")
 
 
 _kept: list["asyncio.Task[None]"] = []
+
+
+async def shields(work: "asyncio.Task[None]") -> None:
+    await asyncio.shield(work)
 
 
 async def eats() -> None:
@@ -302,6 +311,37 @@ async def holds_a_connection(stop: Stop, pool: Any) -> None:
     async with pool.acquire():
         say("holding")
         await asyncio.sleep(3600)
+
+
+@service("never-lets-go", budget=QUICK)
+async def never_lets_go(s: Service) -> None:
+    dsn = os.environ["DATABASE_URL"]
+    take: Any
+    match os.environ["ADAPTER"]:
+        case "asyncpg":
+            from quiesce.postgres import open_pool
+
+            take = (await s.open(open_pool(dsn, name="database"))).acquire
+        case "psycopg":
+            from quiesce.psycopg import open_pool as open_psycopg_pool
+
+            take = (await s.open(open_psycopg_pool(dsn, name="database"))).connection
+        case _:
+            from quiesce.sqlalchemy import open_async_engine
+
+            url = dsn.replace("postgresql://", "postgresql+asyncpg://")
+            take = (await s.open(open_async_engine(url, name="database"))).connect
+    s.loop(keeps_what_it_took, take)
+
+
+async def keeps_what_it_took(stop: Stop, take: Any) -> None:
+    async with take():
+        say("holding")
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                say("not let go")
 
 
 @service("patient", budget=CALM)

@@ -1,6 +1,8 @@
 """The hang report, SIGQUIT, and the end of patience. Real processes."""
 
+import os
 import re
+import selectors
 import signal
 import socket
 import subprocess
@@ -8,10 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
-from signal_scene import HERE, Start, events, processes, report_of, said
+from process_scene import HERE, Start, events, processes, report_of, said
 
 from quiesce.testing.service_process import ServiceProcess
 
@@ -22,7 +24,7 @@ SERVICES = (HERE / "signal_services.py").read_text().splitlines()
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    yield from processes()
+    yield from processes("signal_services")
 
 
 def line_of(text: str) -> str:
@@ -134,6 +136,18 @@ def test_c_code_that_blocks_the_loop_is_left_at_the_hard_deadline(
         assert report is None, "no Python ran, so nobody could write one"
 
 
+def read_until(pipe: IO[bytes], mark: bytes, within: float = 10.0) -> None:
+    """Reads what a process writes until the mark has come, and nothing after that."""
+    end, got = time.monotonic() + within, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while mark not in got:
+            assert selector.select(max(0.0, end - time.monotonic())), got
+            read = os.read(pipe.fileno(), 4096)
+            assert read, got
+            got += read
+
+
 def test_a_reader_of_the_log_that_hangs_does_not_hold_the_hard_deadline() -> None:
     """Its standard error is a pipe that nobody empties."""
     command = [sys.executable, "-P", "-m", "quiesce", "run", "signal_services:mute"]
@@ -141,8 +155,7 @@ def test_a_reader_of_the_log_that_hangs_does_not_hold_the_hard_deadline() -> Non
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stderr is not None
-            while b"readiness: ready" not in process.stderr.readline():
-                pass
+            read_until(process.stderr, b"readiness: ready")
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert process.wait(8) == 70
@@ -151,17 +164,19 @@ def test_a_reader_of_the_log_that_hangs_does_not_hold_the_hard_deadline() -> Non
             process.kill()
 
 
-def test_s16_a_task_that_eats_cancels_is_named_within_the_budget_and_counted_as_abandoned(start: Start) -> None:
-    process = start("eats_the_cancel")
+@pytest.mark.parametrize("kind", ["eats", "shielded"])
+def test_s16_a_task_that_eats_cancels_is_named_within_the_budget_and_the_status_is_70(start: Start, kind: str) -> None:
+    process = start("eats_the_cancel", TASKS=kind)
     process.wait_for("started")
     began = time.monotonic()
     process.signal()
-    # The report names it before it is written, so report and status agree: the close was in order, and
-    # something that had begun was left.
-    assert process.wait(8) == 75, process.text()
+    # It is named before the report is written, so report and status agree. Nobody knows what it does, and a loop
+    # that waits for its tasks would wait for ever: not one of the things that are handed back.
+    assert process.wait(8) == 70, process.text()
     assert time.monotonic() - began < 5.5
     report = report_of(process)
-    assert report["exit_code"] == 75
+    assert report["exit_code"] == 70
+    assert process.text().count("shutdown report") == 1, "it ended by itself, and not at the hard deadline"
     assert report["abandoned"] == [
         {"worker": "task glutton", "what": "task that did not end when cancelled", "count": 1}
     ]
@@ -171,8 +186,18 @@ def test_s16_a_task_that_eats_cancels_is_named_within_the_budget_and_counted_as_
     assert not report["parts"]["report"]["overran"]
 
 
+def test_s16_a_task_behind_a_shield_is_cancelled_itself_and_one_that_ends_then_leaves_a_clean_stop(
+    start: Start,
+) -> None:
+    process = start("eats_the_cancel", TASKS="")
+    process.wait_for("started")
+    process.signal()
+    assert process.wait(8) == 0, process.text()
+    assert report_of(process)["hung"] == []
+
+
 def test_s16_one_that_blocks_the_teardown_is_left_at_the_hard_deadline_with_70(start: Start) -> None:
-    process = start("eats_the_cancel", BLOCKING="1")
+    process = start("eats_the_cancel", TASKS="eats", BLOCKING="1")
     process.wait_for("started")
     process.signal()
     assert process.wait(9) == 70, process.text()
@@ -210,6 +235,24 @@ def test_a_connection_that_a_hanging_worker_holds_is_named(tmp_path: Path, datab
         holds = hung(report_of(process), "worker")["holds_a_connection"]["holds"]
         assert holds.startswith("database: a connection since signal_services:")
         assert "in holds_a_connection" in holds
+
+
+@pytest.mark.parametrize("adapter", ["asyncpg", "psycopg", "sqlalchemy"])
+def test_s6_who_never_lets_go_is_named_though_its_connection_was_cut(adapter: str, database: str) -> None:
+    environment = {"PYTHONPATH": str(HERE), "DATABASE_URL": database, "ADAPTER": adapter}
+    with ServiceProcess("signal_services:never_lets_go", environment=environment) as process:
+        process.wait_for("holding")
+        process.signal()
+        assert process.wait(12) == 75, process.text()
+        report = report_of(process)
+        (closed,) = report["resources"]
+        assert closed["outcome"] == "forced"
+        assert "1 connection(s) not given back: signal_services:" in closed["detail"]
+        assert "in keeps_what_it_took" in closed["detail"]
+        # The last look at the worker comes when its connection is gone already.
+        holds = hung(report, "worker")["keeps_what_it_took"]["holds"]
+        assert holds.startswith("database: a connection since signal_services:"), holds
+        assert "in keeps_what_it_took" in holds
 
 
 def test_a_second_signal_says_where_each_stood_and_that_no_bound_was_over(start: Start) -> None:

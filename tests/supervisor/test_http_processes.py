@@ -8,13 +8,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from process_scene import in_order, processes
 
+from quiesce.testing.loopback import free_port
 from quiesce.testing.service_process import ServiceProcess
-
-HERE = Path(__file__).parent
 
 Serve = Callable[..., tuple[ServiceProcess, int]]
 
@@ -24,22 +23,17 @@ pytestmark = pytest.mark.serial
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Starts a service of `http_services.py`, waits until it is ready; returns it and its port."""
-    processes: list[ServiceProcess] = []
+    starting = processes("http_services")
+    start = next(starting)
 
     def begin(name: str, **environment: str) -> tuple[ServiceProcess, int]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        process = ServiceProcess(
-            f"http_services:{name}", environment={"PYTHONPATH": str(HERE), "PORT": str(port), **environment}, name=name
-        ).start()
-        processes.append(process)
+        port = free_port()
+        process = start(name, PORT=str(port), **environment)
         process.wait_for("readiness: ready")
         return process, port
 
     yield begin
-    for process in processes:
-        process.discard()
+    next(starting, None)
 
 
 def ask(port: int, path: str) -> tuple[int, str, str]:
@@ -52,12 +46,6 @@ def on(connection: http.client.HTTPConnection, path: str) -> tuple[int, str, str
     connection.request("GET", path)
     answer = connection.getresponse()
     return answer.status, answer.read().decode(), answer.headers.get("connection", "")
-
-
-def in_order(text: str, *marks: str) -> None:
-    places = [text.find(mark) for mark in marks]
-    assert -1 not in places, f"missing: {[m for m, p in zip(marks, places, strict=True) if p < 0]} in\n{text}"
-    assert places == sorted(places), text
 
 
 def test_s2_with_uvicorn_embedded_sigterm_runs_every_later_part_and_ends_with_0(serve: Serve) -> None:

@@ -90,16 +90,16 @@ async def test_o24_readiness_shows_the_progress_of_a_worker_and_not_its_existenc
 
     async with running(orders) as s:
         runner = s._runner
-        assert runner.gate is not None
-        assert runner.gate.look()
+        assert runner.start.gate is not None
+        assert runner.start.gate.look()
         mover.why = "no answer for 40 s"
-        assert not runner.gate.look()
+        assert not runner.start.gate.look()
         assert runner.readiness.reason == "worker mover: no answer for 40 s"
         mover.why = "broken"
-        assert not runner.gate.look()
+        assert not runner.start.gate.look()
         assert "cannot say whether it makes progress: RuntimeError: no clock" in runner.readiness.reason
         mover.why = None
-        assert runner.gate.look()
+        assert runner.start.gate.look()
 
 
 def test_o24_a_worker_that_is_down_makes_the_service_not_ready_until_it_is_up_again() -> None:

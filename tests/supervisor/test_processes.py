@@ -7,40 +7,20 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from process_scene import HERE, Start, in_order, press_until, processes, report_of
 
+from quiesce.testing.loopback import free_port
 from quiesce.testing.service_process import ServiceProcess
-
-HERE = Path(__file__).parent
-
-Start = Callable[..., ServiceProcess]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts one of the services in `small_services.py`; what still runs at the end is killed."""
-    processes: list[ServiceProcess] = []
-
-    def begin(name: str, **environment: str) -> ServiceProcess:
-        process = ServiceProcess(
-            f"small_services:{name}", environment={"PYTHONPATH": str(HERE), **environment}, name=name
-        ).start()
-        processes.append(process)
-        return process
-
-    yield begin
-    for process in processes:
-        process.discard()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    yield from processes("small_services")
 
 
 def get(port: int, path: str) -> tuple[int, str, str]:
@@ -50,22 +30,6 @@ def get(port: int, path: str) -> tuple[int, str, str]:
             return answer.status, answer.read().decode(), answer.headers.get("connection", "")
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode(), error.headers.get("connection", "")
-
-
-def press_until(process: ServiceProcess, done: Callable[[], bool], within: float = 4.0) -> None:
-    """Sends SIGINT again and again, as a person does; those inside the debounce count for nothing."""
-    until = time.monotonic() + within
-    while not done():
-        assert time.monotonic() < until, process.text()
-        process.signal(signal.SIGINT)
-        time.sleep(0.05)
-
-
-def order_in(text: str, *marks: str) -> list[int]:
-    """Where each mark stands in the text."""
-    places = [text.find(mark) for mark in marks]
-    assert -1 not in places, f"missing: {[m for m, p in zip(marks, places, strict=True) if p < 0]} in\n{text}"
-    return places
 
 
 def closed_last(report: dict[str, object]) -> None:
@@ -99,10 +63,8 @@ def test_sigterm_finishes_the_iteration_and_the_request_in_hand_and_ends_with_0(
     told = text.index("readiness: not ready")
     assert text.count("iteration began") == text.count("iteration ended")
     assert "iteration began" not in text[told:], "no iteration begins after the stop"
-    places = order_in(text, "received signal SIGTERM", "readiness: not ready", "request answered", "closed producer")
-    assert places == sorted(places)
-    report = process.report()
-    assert report is not None
+    in_order(text, "received signal SIGTERM", "readiness: not ready", "request answered", "closed producer")
+    report = report_of(process)
     assert report["exit_code"] == 0
     assert [r["resource"] for r in report["resources"]] == ["producer", "pool"]
     closed_last(report)
@@ -116,8 +78,7 @@ def test_a_stuck_worker_is_left_within_the_budget_and_the_pool_is_still_closed(s
     process.signal()
     assert process.wait(8) == 75
     assert time.monotonic() - began < 6
-    report = process.report()
-    assert report is not None
+    report = report_of(process)
     assert report["abandoned"] == [{"worker": "never_ends", "what": "iteration", "count": 1}]
     assert "closed pool" in process.text()
 
@@ -128,10 +89,8 @@ def test_a_worker_that_dies_takes_the_same_path_and_ends_with_1(start: Start, ho
     assert process.wait(8) == 1
     text = process.text()
     assert "closed pool" in text
-    places = order_in(text, "readiness: not ready", "draining", "closing", "closed pool", "shutdown report")
-    assert places == sorted(places)
-    report = process.report()
-    assert report is not None
+    in_order(text, "readiness: not ready", "draining", "closing", "closed pool", "shutdown report")
+    report = report_of(process)
     assert "worker dies failed" in report["reason"]
 
 
@@ -144,8 +103,7 @@ def test_a_server_port_in_use_takes_the_same_path_and_ends_with_1(start: Start) 
         assert process.wait(8) == 1
     text = process.text()
     assert re.search(rf"port {port} on 127\.0\.0\.1 is taken by another process", text)
-    report = process.report()
-    assert report is not None
+    report = report_of(process)
     assert report["exit_code"] == 1
     assert "readiness: not ready" in text
 
@@ -213,8 +171,7 @@ def test_a_blocked_loop_ends_at_the_hard_deadline_with_70_and_every_stack(start:
     assert process.wait(5) == 70
     text = process.text()
     assert "in blocks" in text, "the stack shows where it hangs"
-    report = process.report()
-    assert report is not None
+    report = report_of(process)
     assert report["exit_code"] == 70
 
 
@@ -225,8 +182,7 @@ def test_a_critical_section_outlives_the_cancel_of_its_caller_and_holds_back_the
     process.signal()
     assert process.wait(5) == 0
     text = process.text()
-    places = order_in(text, "received signal", "] charged", "closed pool")
-    assert places == sorted(places)
+    in_order(text, "received signal", "] charged", "closed pool")
     assert "the caller went on" not in text
 
 
@@ -236,8 +192,7 @@ def test_a_stuck_closer_does_not_keep_the_next_one_from_being_called(start: Star
     process.wait_for("started")
     process.signal()
     assert process.wait(6) == 75
-    report = process.report()
-    assert report is not None
+    report = report_of(process)
     assert [(r["resource"], r["outcome"]) for r in report["resources"]] == [
         ("stuck producer", "overran"),
         ("pool", "clean"),

@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from signal_scene import HERE, Start, events, processes, report_of, said
+from process_scene import HERE, Start, events, processes, report_of, said
 from signal_services import MOMENTS
 
 from quiesce import Service, Stop
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.serial
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    yield from processes()
+    yield from processes("signal_services")
 
 
 def sequence(process: ServiceProcess) -> tuple[list[str], list[str], list[str]]:
@@ -137,7 +136,7 @@ async def test_s24_a_stop_at_every_single_turn_of_the_loop_during_the_start() ->
         over = runner.running.done()
         # What the machine has let begin before the stop may have its first line behind it.
         allowed = {*runner.machine.resources, *(["worker"] if over else [])}
-        runner.signal(1, signal.SIGTERM)
+        runner.signalled.step(1, signal.SIGTERM)
         async with asyncio.timeout(5):
             report = await runner.stopped
         assert closed == opened[::-1], f"turn {turn}"
@@ -186,13 +185,9 @@ def test_a_replaced_handler_is_noticed_within_a_second_said_and_taken_back(start
     assert re.search(rf"replaced by {replaced}[\w.]*", text)
 
 
-def test_works_as_pid_1(start: Start) -> None:
-    if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("a PID namespace of our own needs root and unshare(1)")
+@pytest.mark.needs("namespaces")
+def test_works_as_pid_1() -> None:
     command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    allowed = subprocess.run([*command, "true"], capture_output=True, text=True, timeout=10)
-    if allowed.returncode != 0:
-        pytest.skip(f"a PID namespace of our own is refused here: {allowed.stderr.strip()}")
     run = [sys.executable, "-P", "-m", "quiesce", "run", "signal_services:quiet"]
     with ServiceProcess([*command, *run], environment={"PYTHONPATH": str(HERE)}, name="pid 1") as process:
         process.wait_for("started")

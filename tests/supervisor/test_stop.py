@@ -244,13 +244,21 @@ def test_s11_threads_are_woken_by_wait_sync_sleep_sync_and_on_stop() -> None:
         stop = ManualStop()
         items: queue.Queue[str | None] = queue.Queue()
         stop.on_stop(items.put, None)
+        about_to_wait = threading.Semaphore(0)
         waits: list[Callable[[], object]] = [
             lambda: stop.wait_sync(60),
             lambda: stop.sleep_sync(60),
             lambda: items.get(timeout=60),
         ]
-        waiting = [asyncio.create_task(asyncio.to_thread(wait)) for wait in waits]
-        await asyncio.sleep(0.05)  # some are in their waits, others not yet: both must end
+
+        def begin(wait: Callable[[], object]) -> object:
+            about_to_wait.release()
+            return wait()
+
+        waiting = [asyncio.create_task(asyncio.to_thread(begin, wait)) for wait in waits]
+        # Some are in their waits now, others not yet: both must end.
+        for _ in waits:
+            assert await asyncio.to_thread(about_to_wait.acquire, timeout=5)
         stop.now()
         done, _ = await asyncio.wait(waiting, timeout=1)
         assert len(done) == 3

@@ -14,7 +14,7 @@ from quiesce import Budget, Consumer, Restart, Service, Stop, critical, critical
 from quiesce.errors import SettingsError
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.lifecycle.backoff import Backoff
-from quiesce.lifecycle.events import Event, WorkerEnded, WorkerRestarted
+from quiesce.lifecycle.events import Event, WorkerBegan, WorkerEnded, WorkerRestarted
 from quiesce.lifecycle.report import ShutdownReport
 from quiesce.testing.memory_source import MemoryGroup, MemorySource
 
@@ -153,7 +153,8 @@ async def test_s8_a_row_whose_claim_is_being_committed_at_the_stop_is_run(databa
         s.loop(takes_jobs, on_drain="cancel")
 
     async with running(jobs) as s:
-        await at_the_step
+        async with asyncio.timeout(5):
+            await at_the_step
         await s.stop()
     row = await db.fetchrow("select * from job")
     await db.close()
@@ -189,7 +190,7 @@ async def test_s8_a_claimed_row_whose_run_does_not_end_is_handed_back_at_the_dea
         s.loop(takes_jobs, db, hand_back=give_back if is_async else give_back_later)
 
     async with running(jobs) as s:
-        await claimed.wait()
+        await until(claimed.is_set)
         report = await s.stop()
     assert calls == [db]
     assert await db.fetchval("select count(*) from job where taken_by is null and runs = 0") == 1
@@ -201,16 +202,19 @@ async def test_s8_a_claimed_row_whose_run_does_not_end_is_handed_back_at_the_dea
 
 async def test_a_hand_back_is_bounded_and_its_failure_named_and_without_work_in_hand_there_is_none() -> None:
     calls: list[str] = []
+    began: list[str] = []
 
     async def in_hand(stop: Stop) -> None:
         async for _ in stop.every(1):
+            began.append("in hand")
             await asyncio.sleep(3600)
 
     async def idle(stop: Stop) -> None:
         async for _ in stop.every(1):
             break
         # Its iteration is over, and it does not heed the stop.
-        await stop.sleep(0.01)
+        began.append("idle")
+        await stop.wait()
         async for _ in stop.every(1):
             pass
         await asyncio.sleep(3600)
@@ -230,7 +234,7 @@ async def test_a_hand_back_is_bounded_and_its_failure_named_and_without_work_in_
         s.loop(idle, name="idle", hand_back=lambda: calls.append("idle"))
 
     async with running(jobs) as s:
-        await asyncio.sleep(0.1)
+        await until(lambda: len(began) == 3)
         report = await s.stop()
     assert sorted(calls) == ["fails", "hangs"]
     assert outcomes(report) == {"hangs": "aborted", "fails": "aborted", "idle": "aborted"}
@@ -277,6 +281,7 @@ async def test_s12_a_heartbeat_beats_until_the_work_it_protects_is_over(keeps: A
 
 async def test_s12_in_an_abort_the_heartbeat_ends_after_the_work_it_protects() -> None:
     order: list[str] = []
+    paying = asyncio.Event()
 
     async def heartbeat(stop: Stop) -> None:
         await stop.wait()
@@ -284,6 +289,7 @@ async def test_s12_in_an_abort_the_heartbeat_ends_after_the_work_it_protects() -
 
     async def payments(stop: Stop) -> None:
         try:
+            paying.set()
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
             await asyncio.sleep(0.1)  # it cleans up
@@ -296,7 +302,7 @@ async def test_s12_in_an_abort_the_heartbeat_ends_after_the_work_it_protects() -
         s.loop(payments)
 
     async with running(start) as s:
-        await asyncio.sleep(0.01)
+        await until(paying.is_set)
         report = await s.stop()
     assert order == ["payments gone", "heartbeat told"]
     assert outcomes(report) == {"heartbeat": "finished", "payments": "aborted"}
@@ -305,6 +311,7 @@ async def test_s12_in_an_abort_the_heartbeat_ends_after_the_work_it_protects() -
 async def test_s13_the_channel_that_acks_is_open_until_the_last_task_has_ended() -> None:
     acks: asyncio.Queue[tuple[str, asyncio.Future[None]]] = asyncio.Queue()
     acked: list[str] = []
+    began: list[str] = []
 
     async def channel(stop: Stop) -> None:
         while (ack := await stop.or_stop(acks.get())) is not None:
@@ -317,6 +324,7 @@ async def test_s13_the_channel_that_acks_is_open_until_the_last_task_has_ended()
         await answered
 
     async def run(task: str) -> None:
+        began.append(task)
         await asyncio.sleep(0.2)  # it ends well, in the drain
         await ack(task)
 
@@ -331,7 +339,7 @@ async def test_s13_the_channel_that_acks_is_open_until_the_last_task_has_ended()
         s.loop(tasks, "b", name="two")
 
     async with running(start) as s:
-        await asyncio.sleep(0.05)
+        await until(lambda: len(began) == 2)
         report = await s.stop()
     assert sorted(acked) == ["a", "b"]
     assert report.exit_code == 0
@@ -374,7 +382,7 @@ async def test_s27_a_stop_arms_a_deadline_and_does_not_cancel_the_mail_that_is_o
 
     try:
         async with running(mail) as s:
-            await in_the_call.wait()
+            await until(in_the_call.is_set)
             report = await s.stop()
         assert received == [b"mail 1\r\n"], "sent once, and no further one began"
         assert await db.fetchval("select array_agg(id) from mail where sent") == [1]
@@ -658,13 +666,15 @@ async def test_a_thousand_periodic_workers_drain_in_under_a_second() -> None:
 
     async def nothing() -> None: ...
 
-    @service("many", budget=QUICK)
+    told = Told()
+
+    @service("many", budget=QUICK, observers=[told])
     async def many(s: Service) -> None:
         for number in range(1000):
             s.every(60, nothing, name=f"periodic {number}")
 
     async with running(many) as s:
-        await asyncio.sleep(0.1)
+        await until(lambda: sum(isinstance(event, WorkerBegan) for event in told.events) == 1000)
         began = time.process_time()
         report = await s.stop()
         took = time.process_time() - began
@@ -674,12 +684,15 @@ async def test_a_thousand_periodic_workers_drain_in_under_a_second() -> None:
 
 
 async def test_a_worker_that_may_be_torn_abandons_nothing_whatever_it_says_itself() -> None:
+    began = asyncio.Event()
+
     class Says:
         """As a relay does that was registered with another `on_drain` than its own."""
 
         name = "says"
 
         async def run(self, stop: Stop) -> None:
+            began.set()
             try:
                 await asyncio.Event().wait()
             finally:
@@ -690,7 +703,7 @@ async def test_a_worker_that_may_be_torn_abandons_nothing_whatever_it_says_itsel
         s.run(Says(), on_drain="cancel")
 
     async with running(torn) as r:
-        await asyncio.sleep(0)
+        await until(began.is_set)
         report = await r.stop()
     assert report.exit_code == 0
     assert not report.abandoned

@@ -3,30 +3,15 @@
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-
-from quiesce.testing.service_process import ServiceProcess
-
-HERE = Path(__file__).parent
-
-Start = Callable[[str], ServiceProcess]
+from process_scene import Start, processes
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    processes: list[ServiceProcess] = []
-
-    def begin(name: str) -> ServiceProcess:
-        process = ServiceProcess(f"worker_services:{name}", environment={"PYTHONPATH": str(HERE)}, name=name)
-        processes.append(process.start())
-        return process
-
-    yield begin
-    for process in processes:
-        process.discard()
+    yield from processes("worker_services")
 
 
 @pytest.mark.serial

@@ -89,6 +89,73 @@ async def race(s: Service) -> None:
     say("started")
 
 
+# The same with workers that overrun, hang and roll back slowly.
+
+WILD = Budget(grace_period=5, prestop=0, http=1.5, workers=1.5, producers=0.5, pools=0.5, report=0.5, margin=0.5)
+KINDS = ("late", "hangs", "section", "long section", "eats", "start")
+
+
+async def torn_in_order(name: str, seconds: float) -> None:
+    say(f"{name} began")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.03)  # it rolls back, and the pool must be there
+        say(f"{name} was torn")
+        raise
+    finally:
+        say(f"{name} ended")
+
+
+async def behind_the_stop(stop: Stop, name: str, seconds: float) -> None:
+    await stop.wait()
+    await torn_in_order(name, seconds)
+
+
+async def pays_behind_the_stop(stop: Stop, name: str, seconds: float) -> None:
+    async for _ in stop.every(0.002):
+        await critical(name, torn_in_order, name, 0.001)
+    await critical(name, torn_in_order, name, seconds)
+
+
+async def eats(stop: Stop) -> None:
+    await stop.wait()
+    say("eats hangs")
+    await never_ends()
+
+
+async def never_ends() -> None:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(3600)
+
+
+@service("wild", budget=WILD)
+async def wild(s: Service) -> None:
+    """Two of `KINDS` beside what `race` has; RACE seeds which, and how long each takes."""
+    draw = random.Random(os.environ.get("RACE", "0"))
+    kinds = draw.sample(KINDS, 2)
+    for name, part in (("producer", Part.PRODUCERS), ("pool", Part.POOLS)):
+        await asyncio.sleep(0.02 * draw.random())
+        await s.open(thing(name), name=name, part=part)
+    s.loop(works, "work", draw, name="work")
+    s.every(0.003, step, "beat", 0.0, name="beat", keeps="all")
+    if "late" in kinds:
+        s.loop(behind_the_stop, "late", 1.3 * draw.random(), name="late")
+    if "hangs" in kinds:
+        s.loop(behind_the_stop, "hangs", 3600.0, name="hangs")
+    if "section" in kinds:
+        s.loop(pays_behind_the_stop, "section", 0.9 * draw.random(), name="section")
+    if "long section" in kinds:
+        s.loop(pays_behind_the_stop, "long section", 3600.0, name="long section")
+    if "eats" in kinds:
+        s.loop(eats, name="eats")
+    if "start" in kinds:
+        say("start hangs")
+        await never_ends()
+    say("started")
+
+
 class LastSignal:
     """Sends SIGTERM when the interpreter takes the modules down, after it has given up its signal handlers."""
 

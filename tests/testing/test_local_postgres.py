@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from read_only import read_only_directory
-from waiting import all_gone, until
+from waiting import all_gone, first_line, until
 
 from quiesce.errors import StartError
 from quiesce.testing.postgres import LocalPostgres
@@ -115,7 +115,7 @@ sys.stdin.read()
         [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None
-        directory, *family = child.stdout.readline().split()
+        directory, *family = first_line(child.stdout).split()
         pids = [int(pid) for pid in family]
         assert len(pids) > 5
         assert not all_gone(pids)

@@ -106,6 +106,15 @@ def test_a_required_part_that_is_missing_fails_the_run(
     assert "passed" not in result.stdout.str()
 
 
+def test_namespaces_are_a_part_that_can_be_required(inner: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIESCE_TEST_REQUIRE", "namespaces")
+    monkeypatch.setenv("PATH", "/no/programs/here")
+    inner.makepyfile("import pytest\n@pytest.mark.needs('namespaces')\ndef test_it(): pass")
+    result = inner.runpytest_inprocess()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines("*names namespaces, and it is missing. unshare(1) is not installed*")
+
+
 def test_an_unknown_part_in_a_mark_is_refused(inner: pytest.Pytester) -> None:
     inner.makepyfile("import pytest\n@pytest.mark.needs('oracle')\ndef test_it(): pass")
     result = inner.runpytest_inprocess()

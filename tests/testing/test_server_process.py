@@ -1,5 +1,8 @@
 """A process started for a test ends when it is told to, and never outlives the one that started it."""
 
+import contextlib
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import all_gone, until
+from waiting import all_gone, first_line, until
 
 from quiesce.errors import StartError
 from quiesce.testing.loopback import answers, free_port
@@ -56,6 +59,27 @@ def test_a_stubborn_server_is_killed_when_the_bound_is_over(shell: StartShell) -
     began = time.monotonic()
     assert process.end(signal.SIGTERM, timeout=0.3) == 128 + signal.SIGKILL
     assert 0.3 <= time.monotonic() - began < 2.0
+
+
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """This process has so many files open that the next one gets a number beyond 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2000:
+        pytest.skip(f"no more than {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    with contextlib.ExitStack() as opened:
+        while opened.enter_context(Path(os.devnull).open()).fileno() < 1100:
+            pass
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_a_process_with_very_many_files_can_start_and_end_one(shell: StartShell) -> None:
+    process = shell("trap 'exit 7' TERM ; echo up ; while : ; do sleep 0.02 ; done")
+    assert process.wait(0) is None
+    assert process.end(signal.SIGTERM, timeout=3.0) == 7
 
 
 def test_nothing_that_the_server_started_is_left(shell: StartShell) -> None:
@@ -109,7 +133,7 @@ sys.stdin.read()
     with child:
         assert child.stdin is not None
         assert child.stdout is not None
-        family = [int(pid) for pid in child.stdout.readline().split()]
+        family = [int(pid) for pid in first_line(child.stdout).split()]
         assert len(family) == 3
         assert not all_gone(family)
         if end == "SIGKILL":

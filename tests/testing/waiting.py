@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import selectors
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import IO
 
 from quiesce.testing.process_guard import children_of
 
@@ -15,6 +17,14 @@ def until(condition: Callable[[], bool], within: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, f"not within {within:g} s"
         time.sleep(0.01)
+
+
+def first_line(pipe: IO[str], within: float = 30.0) -> str:
+    """What a process says first, as soon as it says it."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        assert selector.select(within), f"it said nothing within {within:g} s"
+    return pipe.readline()
 
 
 def all_gone(pids: Iterable[int]) -> bool:

@@ -15,6 +15,7 @@ from quiesce.errors import QuiesceError, StartError
 from quiesce.lifecycle.events import Event, StopRequested
 from quiesce.supervisor.definition import ServiceDefinition
 from quiesce.supervisor.health import Gate
+from quiesce.supervisor.hosted_life import HostedLife
 from quiesce.supervisor.runner import Runner
 
 log = logging.getLogger("quiesce.asgi")
@@ -63,7 +64,7 @@ async def guest(definition: ServiceDefinition, mount: Mount, *, hear_signals: bo
     signals = HeardSignals(asyncio.get_running_loop(), lambda step, number: _heard(runner, ender, step, number))
     if hear_signals:
         signals.install()
-    runner.begin()
+    life = HostedLife(runner)
     twice = False
     try:
         outcomes: set[asyncio.Future[Any]] = {runner.running, runner.stopped}
@@ -83,15 +84,23 @@ async def guest(definition: ServiceDefinition, mount: Mount, *, hear_signals: bo
     finally:
         ender.armed = False
         for http in mounted:
-            http.server_left()
+            http.server_left(_torn_with_us(life) if twice else ())
         if twice:
             runner.abort("cancelled by its server")
         else:
             runner.stop("its server stops")
-        await asyncio.shield(runner.stopped)
-        signals.restore()
+        try:
+            await life.over(cancels=2 if twice else 0)
+        finally:
+            signals.restore()
+
+
+def _torn_with_us(life: HostedLife) -> list[asyncio.Task[Any]]:
+    """The server's tasks that were cancelled, requests among them: what they unwind with is closed after them."""
+    ours = (life.stand_in, asyncio.current_task())
+    return [task for task in asyncio.all_tasks() if task not in ours and task.cancelling()]
 
 
 def _heard(runner: Runner, ender: HostEnder, step: int, number: int) -> None:
     ender.armed = False
-    runner.signal(step, number)
+    runner.signalled.step(step, number)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -43,6 +44,8 @@ class HeardSignals:
                 signal.signal(number, self._handle)
         if not self._previous:
             log.warning("signals are not heard: the server has no handlers in this process")
+        # A forked child is not the server: it has no loop to call.
+        os.register_at_fork(after_in_child=self.restore)
 
     def restore(self) -> None:
         """Gives the signals back, those that nobody else has taken since."""

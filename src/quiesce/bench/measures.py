@@ -11,9 +11,9 @@ from quiesce.bench import subjects
 from quiesce.bench.figures import Figure, above
 from quiesce.bench.processes import Measured
 from quiesce.errors import StartError
+from quiesce.supervisor.critical import critical
 from quiesce.supervisor.decorator import service
 from quiesce.supervisor.entry import running
-from quiesce.supervisor.sections import critical
 from quiesce.supervisor.service import Service
 
 Say = Callable[[str], None]

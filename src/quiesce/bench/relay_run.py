@@ -3,13 +3,15 @@
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quiesce.bench.figures import Machine
 from quiesce.bench.relay_job import Job
 from quiesce.bench.relay_latency import Latency, measure_latency
 from quiesce.bench.relay_measures import Throughput, measure_throughput
+from quiesce.bench.relay_peers import measure_peer
+from quiesce.bench.relay_rates import SERVER, NotMeasured, PeerFigure
 from quiesce.bench.relay_tables import Tables
 from quiesce.errors import StartError
 from quiesce.testing.kafka import LocalKafka
@@ -28,7 +30,12 @@ BUSY_TARGET, IDLE_TARGET = 0.15, 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured. `row_events`: fewer, since marks are slower than a cursor."""
+    """What is measured.
+
+    Args:
+        row_events: fewer, since marks are slower than a cursor.
+        peers: names of other relays that are measured after ours. `quick`: on few events.
+    """
 
     stores: Sequence[str] = ("log", "row")
     broker: str = "kafka"
@@ -40,6 +47,16 @@ class Plan:
     pages: int = 4
     rounds: int = 3
     latency_seconds: float = 15.0
+    peers: Sequence[str] = ()
+    quick: bool = False
+
+    @property
+    def server(self) -> dict[str, str]:
+        """PostgreSQL's settings: the ones that a peer needs hold for all that is measured."""
+        wanted = dict(_SERVER)
+        for peer in self.peers:
+            wanted |= SERVER.get(peer, {})
+        return wanted
 
 
 @dataclass(slots=True)
@@ -49,12 +66,21 @@ class Outcome:
     throughput: dict[str, Throughput]
     latency: Latency | None = None
     store_of_latency: str = ""
+    peers: dict[str, PeerFigure | NotMeasured] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
-        return all(one.passed for one in self.throughput.values()) and (
-            self.latency is None or all(kept for _, _, kept in latency_lines(self.latency))
+        return (
+            all(one.passed for one in self.throughput.values())
+            and (self.latency is None or all(kept for _, _, kept in latency_lines(self.latency)))
+            and all(one.passed is not False for one in self.peers.values())
         )
+
+    @property
+    def ours(self) -> tuple[str, float]:
+        """The store that peers are compared with, and its events a second: the log store if it was measured."""
+        store = "log" if "log" in self.throughput else next(iter(self.throughput))
+        return store, self.throughput[store].events_per_second
 
     def as_json(self, machine: Machine, plan: Plan, servers: str) -> dict[str, Any]:
         latency = self.latency
@@ -71,7 +97,7 @@ class Outcome:
                 "relay_cpu_share": round(latency.busy_share, 4),
                 "relay_idle_cpu_share": round(latency.idle_share, 4),
             },
-            "peers": {},
+            "peers": {name: one.as_json() for name, one in self.peers.items()},
             "plan": {"events": plan.events, "keys": plan.keys, "payload": plan.payload, "pages": plan.pages},
             "machine": {"servers": servers, "cores": machine.cores, "load_before": round(machine.load_before, 2)},
             "passed": self.passed,
@@ -99,7 +125,7 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Iterator[Outcome]:
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     with contextlib.ExitStack() as stack:
         say("PostgreSQL and the broker start")
-        database = stack.enter_context(LocalPostgres(settings=_SERVER)).address
+        database = stack.enter_context(LocalPostgres(settings=plan.server)).address
         bootstrap = stack.enter_context(_broker(plan.broker))
         KafkaAddress(bootstrap).create_topic(topic, PARTITIONS)
         stack.callback(_forget, bootstrap, topic)
@@ -119,6 +145,18 @@ def measure(plan: Plan, say: Callable[[str], None]) -> Iterator[Outcome]:
             job = Job(dsn, bootstrap, topic, store, 0, plan.page, plan.pages)
             outcome.latency = measure_latency(job, PARTITIONS, LATENCY_RATE, plan.latency_seconds)
             outcome.store_of_latency = store
+            yield outcome
+        for peer in plan.peers:
+            outcome.peers[peer] = measure_peer(
+                peer,
+                database,
+                bootstrap,
+                keys=plan.keys,
+                payload=plan.payload,
+                quick=plan.quick,
+                ours=outcome.ours,
+                say=say,
+            )
             yield outcome
 
 
@@ -148,4 +186,5 @@ def servers_of(plan: Plan) -> str:
     broker = {"kafka": "Apache Kafka", "tansu": "Tansu"}.get(plan.broker, plan.broker)
     if plan.broker == "kafka" and LocalKafka.available() is None:
         broker += f" {LocalKafka().version}"
-    return f"PostgreSQL {LocalPostgres().version}, {broker}"
+    level = f" (wal_level={plan.server['wal_level']})" if "wal_level" in plan.server else ""
+    return f"PostgreSQL {LocalPostgres().version}{level}, {broker}"

@@ -16,7 +16,7 @@ from quiesce.lifecycle.phases import Phase
 from quiesce.metrics import PrometheusMetrics
 from quiesce.outbox.events import ClaimSettled
 from quiesce.outbox.ports import OutboxStore
-from quiesce.postgres import OutboxRows
+from quiesce.postgres import OutboxLog, OutboxRows
 from quiesce.relay import Relay
 from quiesce.supervisor.decorator import service
 from quiesce.supervisor.entry import run
@@ -42,9 +42,11 @@ class Counting:
 
 
 def store_of(job: Job) -> OutboxStore:
+    if job.store == "log":
+        return OutboxLog(job.dsn, claims=job.pages)
     if job.store == "row":
         return OutboxRows(job.dsn, claims=job.pages)
-    raise SettingsError(f"store: got {job.store!r}, takes row")
+    raise SettingsError(f"store: got {job.store!r}, takes log or row")
 
 
 def main() -> int:

@@ -17,7 +17,8 @@ def add_to(topics: Any) -> None:
         "service with metrics, as a process of its own) and by a bare loop: page read, produce with a delivery "
         "callback, one update of a cursor (log store) or of the rows (row store). Then it measures the way from commit "
         "to consumer. Everything shares this machine's cores, so the ratios tell more than the figures.",
-        epilog="Exit status: 0 if every target is kept, 1 otherwise. Ends within four minutes by default.",
+        epilog="Exit status: 0 if every target is kept, 1 otherwise. Ends within four minutes by default; each peer "
+        "takes one or two more, and what has to be fetched first.",
     )
     add_flag(relay, "--store", default="both", choices=("both", "log", "row"), help="which store")
     add_flag(relay, "--broker", default="kafka", help="kafka, tansu, or an address for bootstrap.servers")
@@ -26,6 +27,13 @@ def add_to(topics: Any) -> None:
     add_flag(relay, "--payload", default=200, convert=at_least_one, help="bytes of each payload")
     add_flag(relay, "--page", default=1_000, convert=at_least_one, help="most events of one claim")
     add_flag(relay, "--rounds", default=3, convert=at_least_one, help="how often each is run; the median counts")
+    add_flag(
+        relay,
+        "--peers",
+        default="none",
+        convert=peers,
+        help="other relays on the same servers: all, none or NAME,NAME of faststream-outbox, txoutbox, debezium, seed",
+    )
     add_switch(relay, "--quick", help="measure little: shows that it works, not how fast it is")
     add_switch(relay, "--json", help="print the figures as one JSON object in the last line")
     relay.set_defaults(run=run)
@@ -36,6 +44,16 @@ def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, takes a whole number, 1 or more")
     return int(text)
+
+
+def peers(text: str) -> tuple[str, ...]:
+    """The peers that `all`, `none` or names with commas stand for."""
+    from quiesce.bench.relay_rates import chosen
+
+    try:
+        return chosen(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
         page=arguments.page,
         rounds=1 if arguments.quick else arguments.rounds,
         latency_seconds=2.0 if arguments.quick else 15.0,
+        peers=arguments.peers,
+        quick=arguments.quick,
     )
     before = load()
     servers = servers_of(plan)
@@ -68,6 +88,9 @@ def run(arguments: argparse.Namespace) -> int:
         for store in outcome.throughput.keys() - told:
             print(outcome.throughput[store].line(), flush=True)
             told.add(store)
+        for peer in outcome.peers.keys() - told:
+            print(outcome.peers[peer].line(), flush=True)
+            told.add(peer)
     if outcome.latency is not None:
         for what, measured, kept in latency_lines(outcome.latency):
             print(f"{what:<44} {measured:>20}  {'pass' if kept else 'MISSED'}")

@@ -14,6 +14,12 @@ from quiesce.lifecycle.report import ExitCode
 from quiesce.lifecycle.timeline import OTHERS, Finding, Timeline
 
 INSTALL = 'pip install "quiesce[manifest]"'
+UNKNOWN = (
+    "what the start-up function asks for its workers (bound=, after=, keeps=, hand_back=) is not known here: each is "
+    "taken to need workers {workers:g} s. Name those with terms of their own by --worker, or quiesce run may refuse "
+    "what fits here"
+)
+"""Starting the service to ask it would open its database."""
 _TERMS = ("after-http", "hand-back")
 
 
@@ -67,6 +73,8 @@ def run_budget(arguments: argparse.Namespace) -> int:
     definition = load(arguments.service)
     timeline = Timeline.of(definition.budget, arguments.worker)
     findings = timeline.findings()
+    if not arguments.worker:
+        findings.append(Finding(UNKNOWN.format(workers=definition.budget.workers), refused=False))
     read: list[Workload] = []
     if arguments.manifest is not None:
         read = workloads(_documents(arguments.manifest), definition.name)

@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 import tempfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from quiesce.cli.flags import add_flag, add_switch
@@ -77,6 +78,13 @@ def add_to(verbs: Any) -> None:
         metavar="embedded|DSN",
         help="a PostgreSQL of its own, or one that runs already; there it makes a database and drops it again",
     )
+    add_flag(
+        parser,
+        "--store",
+        default="log",
+        choices=("log", "row"),
+        help="how the relay works: a cursor over a log, or rows that are locked and marked",
+    )
     add_switch(parser, "--json", help="print the outcome as one JSON object in the last line")
     parser.set_defaults(run=run_demo)
 
@@ -126,7 +134,7 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
         if not arguments.no_kill:
             steps += sigkill(after=arguments.seconds * 0.7)
         plan = Plan(
-            recipe=_order_service,
+            recipe=partial(_order_service, store=arguments.store),
             steps=steps,
             order_topic=ORDER_TOPIC,
             product_topic=PRODUCT_TOPIC,
@@ -146,7 +154,7 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
     return verdict.status
 
 
-def _order_service(servers: "Servers") -> "Recipe":
+def _order_service(servers: "Servers", *, store: str) -> "Recipe":
     """How to run one replica. Every setting is named, so that none comes from the environment of whoever runs this."""
     from quiesce.drill.replica import Recipe
 
@@ -156,6 +164,7 @@ def _order_service(servers: "Servers") -> "Recipe":
         {
             "DATABASE_URL": servers.dsn,
             "OUTBOX_DSN": servers.dsn,
+            "OUTBOX_STORE": store,
             "POOL_SIZE": "10",
             "KAFKA_BOOTSTRAP": servers.bootstrap,
             "ORDER_TOPIC": servers.topics[ORDER_TOPIC],
@@ -167,6 +176,9 @@ def _order_service(servers: "Servers") -> "Recipe":
             # Quick, so that most orders have a second event and their order on the topic can be checked.
             "EXPIRE_AFTER": "2",
             "EXPIRE_EVERY": "0.5",
+            # The audit reads every event.
+            "KEEP_DISPATCHED": "86400",
+            "PRUNE_EVERY": "60",
             "QUIESCE_LOG_FORMAT": "text",
             "QUIESCE_LOG_LEVEL": "info",
         },

@@ -1,8 +1,13 @@
-"""Flags with a twin in the environment: `--log-format` is also QUIESCE_LOG_FORMAT."""
+"""Flags with a twin in the environment: `--log-format` is also QUIESCE_LOG_FORMAT.
+
+The environment is read when the command line is parsed, and then only for the verb that is run: a bad twin of one verb
+must not stop another.
+"""
 
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from quiesce.errors import SettingsError
@@ -27,7 +32,7 @@ def add_flag(
     name = variable(flag)
     parser.add_argument(
         flag,
-        default=_from_environment(flag, default, convert, choices),
+        default=_Twin(flag, default, convert, choices),
         type=convert,
         choices=choices,
         metavar=metavar,
@@ -45,7 +50,7 @@ def add_repeated_flag(
 ) -> None:
     """Adds a flag that may be given several times; its value is a tuple. In the environment: comma separated."""
     name = variable(flag)
-    default = _from_environment(flag, (), lambda raw: tuple(convert(one.strip()) for one in raw.split(",")), None)
+    default = _Twin(flag, (), lambda raw: tuple(convert(one.strip()) for one in raw.split(",")))
     parser.add_argument(
         flag,
         action=_Repeated,
@@ -67,29 +72,53 @@ class _Repeated(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, (*(() if before is self.default else before), values))
+        setattr(namespace, self.dest, (*(() if isinstance(before, _Twin) else before), values))
 
 
 def add_switch(parser: argparse.ArgumentParser, flag: str, *, help: str) -> None:
     """Adds a flag without a value. In the environment it takes 1 or 0."""
     name = variable(flag)
-    raw = os.environ.get(name, "0")
-    if raw not in ("", "0", "1"):
-        raise SettingsError(f"{name}: got {raw!r}, takes 1 or 0")
-    parser.add_argument(flag, action="store_true", default=raw == "1", help=f"{help} [{name}=1]")
+    parser.add_argument(flag, action="store_true", default=_Twin(flag, False, _switched), help=f"{help} [{name}=1]")
 
 
-def _from_environment(flag: str, default: Any, convert: Callable[[str], Any], choices: tuple[str, ...] | None) -> Any:
-    raw = os.environ.get(variable(flag))
-    if raw is None or raw == "":
-        return default
-    try:
-        value = convert(raw)
-    except argparse.ArgumentTypeError as error:
-        # A converter of ours: its message says what it got.
-        raise SettingsError(f"{variable(flag)}: {error}") from None
-    except ValueError as error:
-        raise SettingsError(f"{variable(flag)}: got {raw!r}: {error}") from None
-    if choices is not None and value not in choices:
-        raise SettingsError(f"{variable(flag)}: got {raw!r}, takes one of {', '.join(choices)}")
-    return value
+def read_environment(arguments: argparse.Namespace) -> None:
+    """Puts in place, for each flag that the command line did not name, what its twin says, or the default.
+
+    Raises:
+        SettingsError: a twin has a value that its flag does not take.
+    """
+    for name, value in vars(arguments).items():
+        if isinstance(value, _Twin):
+            setattr(arguments, name, value.read())
+
+
+@dataclass(frozen=True, slots=True)
+class _Twin:
+    """Stands in place of a value that was not given on the command line."""
+
+    flag: str
+    default: Any
+    convert: Callable[[str], Any]
+    choices: tuple[str, ...] | None = None
+
+    def read(self) -> Any:
+        name = variable(self.flag)
+        raw = os.environ.get(name)
+        if raw is None or raw == "":
+            return self.default
+        try:
+            value = self.convert(raw)
+        except argparse.ArgumentTypeError as error:
+            # A converter of ours: its message says what it got.
+            raise SettingsError(f"{name}: {error}") from None
+        except ValueError as error:
+            raise SettingsError(f"{name}: got {raw!r}: {error}") from None
+        if self.choices is not None and value not in self.choices:
+            raise SettingsError(f"{name}: got {raw!r}, takes one of {', '.join(self.choices)}")
+        return value
+
+
+def _switched(raw: str) -> bool:
+    if raw not in ("0", "1"):
+        raise argparse.ArgumentTypeError(f"got {raw!r}, takes 1 or 0")
+    return raw == "1"

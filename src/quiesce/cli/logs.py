@@ -1,9 +1,11 @@
 """How the process writes its log: standard `logging` to standard error, as text or as JSON lines."""
 
+import contextlib
 import json
 import logging
 import sys
 import time
+from typing import TextIO
 
 from quiesce.supervisor.telling import FIELDS
 
@@ -37,12 +39,22 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str)
 
 
+class _Handler(logging.StreamHandler[TextIO]):
+    """A line that cannot be written raises nothing, even where standard error has been closed meanwhile: it would
+    surface in the middle of a shutdown."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            super().handleError(record)
+
+
 def configure(style: str, level: str) -> None:
     """Sets up the root logger, unless the program that embeds us has done so."""
     root = logging.getLogger()
     if root.handlers:
         return
-    handler = logging.StreamHandler(sys.stderr)
+    # Started without a standard error (`2>&-`) there is still somebody who reads the other one.
+    handler = _Handler(sys.stdout if sys.stderr is None else sys.stderr)
     if style == "json":
         handler.setFormatter(JsonFormatter())
     else:

@@ -41,10 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # First of all: an early SIGTERM must find us, however long the imports below take.
         given.ladder = SignalLadder()
         given.ladder.install()
+    from quiesce.cli.flags import read_environment
     from quiesce.lifecycle.report import ExitCode
 
     try:
         arguments = parser().parse_args(argv, given)
+        read_environment(arguments)
         status: int = arguments.run(arguments)
     except SettingsError as error:
         return _fail(error, ExitCode.BAD_CONFIGURATION)

@@ -2,18 +2,25 @@
 
 import argparse
 import importlib
+import logging
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from quiesce.cli.flags import add_flag
 from quiesce.cli.logs import FORMATS, LEVELS, configure
 from quiesce.errors import SettingsError
+from quiesce.lifecycle.budget import Budget
+from quiesce.lifecycle.plan import Plan
 from quiesce.lifecycle.report import ExitCode
 from quiesce.supervisor import termination
 from quiesce.supervisor.definition import ServiceDefinition
 from quiesce.supervisor.entry import run
+from quiesce.supervisor.hard_deadline import HardDeadline
 from quiesce.supervisor.signals import SignalLadder
+
+log = logging.getLogger("quiesce.supervisor")
 
 EXAMPLE = "quiesce.examples.order_service.main:orders"
 
@@ -24,8 +31,8 @@ def add_to(verbs: Any) -> None:
         help="run a service in this process",
         description="Runs a service in this process. SIGTERM or SIGINT drains it, a second one gives up the work in "
         "hand, a third one leaves at once.",
-        epilog="Exit status: 0 clean; 1 the service failed; 70 the hard deadline ended it; 75 closed in order, but "
-        f"work was abandoned; 78 bad settings. Example: quiesce run {EXAMPLE}",
+        epilog="Exit status: 0 clean; 1 the service failed; 70 the hard deadline ended it, or a task would "
+        f"not end; 75 closed in order, but work was abandoned; 78 bad settings. Example: quiesce run {EXAMPLE}",
     )
     parser.add_argument("service", metavar="MODULE:SERVICE", help="where the service stands, such as shop.main:orders")
     add_flag(parser, "--log-format", default="text", choices=FORMATS, help="how log lines look")
@@ -40,12 +47,22 @@ def run_service(arguments: argparse.Namespace) -> int:
         ladder = SignalLadder()
         ladder.install()
     configure(arguments.log_format, arguments.log_level)
+    # Until the service's own budget is known: its import may be what hangs.
+    late = HardDeadline(partial(_import_hangs, arguments.service))
+    ladder.arm_with(lambda at: late.arm(Plan.at(Budget(), at).end))
     try:
         definition = load(arguments.service)
     except SettingsError as error:
         termination.write(f"{arguments.service}: exit code {ExitCode.BAD_CONFIGURATION}, {error}\n")
         raise
     return run(definition, ladder)
+
+
+def _import_hangs(target: str) -> None:
+    """On the thread of the hard deadline: nothing is there that could report."""
+    told = f"{target}: exit code {ExitCode.HARD_DEADLINE}, a stop was requested and its import did not end"
+    termination.write(f"{told}\n")
+    log.error("%s", told)
 
 
 def load(target: str) -> ServiceDefinition:

@@ -11,16 +11,16 @@ from quiesce.drill.audit import OutboxRow
 from quiesce.errors import Unavailable
 from quiesce.postgres import connect
 from quiesce.postgres.connections import CONNECTION_LOST
+from quiesce.postgres.waiting import EVERY_EVENT, store_of
 
 _TIMEOUT = 10.0
 _TIMEOUT_OF_ALL = 60.0
 
 # Dead letters are no backlog: nobody will publish them. The audit counts them as lost.
-BACKLOG = "SELECT count(*) FROM outbox_event WHERE dispatched_at IS NULL AND dead_at IS NULL"
+_BACKLOG = "SELECT count(*) FROM ({}) AS event WHERE NOT dispatched AND NOT dead"
 OWED = "SELECT count(*) FROM orders WHERE status = 'placed'"
-ROWS = """
-SELECT id::text, position, aggregate_id, type, dispatched_at IS NOT NULL AS dispatched
-FROM outbox_event WHERE topic = $1 ORDER BY position
+_ROWS = """
+SELECT id::text, position, aggregate_id, type, dispatched FROM ({}) AS event WHERE topic = $1 ORDER BY position
 """
 ORDERS = "SELECT id::text FROM orders"
 
@@ -39,7 +39,7 @@ class Tables:
             with contextlib.suppress(Unavailable):
                 async with self._reading() as connection:
                     while True:
-                        self.backlog = await connection.fetchval(BACKLOG, timeout=_TIMEOUT)
+                        self.backlog = await _backlog(connection)
                         await asyncio.sleep(every)
             await asyncio.sleep(every)
 
@@ -58,7 +58,7 @@ class Tables:
             while True:
                 # Asked in this order: an order that expires puts its event into the outbox.
                 owed = await connection.fetchval(OWED, timeout=_TIMEOUT)
-                self.backlog = await connection.fetchval(BACKLOG, timeout=_TIMEOUT)
+                self.backlog = await _backlog(connection)
                 if (owed == 0 and self.backlog == 0) or loop.time() - began >= within():
                     return self.backlog
                 await asyncio.sleep(every)
@@ -70,7 +70,8 @@ class Tables:
             Unavailable: the database cannot be reached.
         """
         async with self._reading() as connection, connection.transaction(isolation="repeatable_read"):
-            rows = await connection.fetch(ROWS, topic, timeout=_TIMEOUT_OF_ALL)
+            every = EVERY_EVENT[await store_of(connection)]
+            rows = await connection.fetch(_ROWS.format(every), topic, timeout=_TIMEOUT_OF_ALL)
             orders = await connection.fetch(ORDERS, timeout=_TIMEOUT_OF_ALL)
         return [_row(row) for row in rows], {order["id"] for order in orders}
 
@@ -81,6 +82,12 @@ class Tables:
                 yield connection
         except CONNECTION_LOST as error:
             raise Unavailable(f"the database of the drill was lost: {str(error) or type(error).__name__}") from error
+
+
+async def _backlog(connection: "asyncpg.Connection[Any]") -> int:
+    every = EVERY_EVENT[await store_of(connection)]
+    waiting: int = await connection.fetchval(_BACKLOG.format(every), timeout=_TIMEOUT)
+    return waiting
 
 
 def _row(row: Any) -> OutboxRow:

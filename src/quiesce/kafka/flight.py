@@ -1,12 +1,13 @@
 """One call of `publish`: which of its events have been answered, and how."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from confluent_kafka import KafkaError, Message
 
 from quiesce.kafka.blocking import on_loop
+from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Outcome
 
 Judge = Callable[[KafkaError, Message], Outcome | None]
@@ -21,15 +22,16 @@ class Flight:
     both are equal. The loop is crossed once for a call.
     """
 
-    __slots__ = ("_answered", "_done", "_expected", "_judge", "_loop", "_refused", "outcomes")
+    __slots__ = ("_answered", "_done", "_expected", "_judge", "_loop", "_refused", "events", "outcomes")
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Judge, events: Sequence[ClaimedEvent]) -> None:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._judge = judge
         self._answered = 0
         self._expected = -1
         self._refused = 0
+        self.events = events
         self.outcomes: dict[UUID, Outcome] = {}
 
     def answer(self, event_id: UUID, error: KafkaError | None, message: Message) -> None:
@@ -60,5 +62,12 @@ class Flight:
         if not self._done.done():
             self._done.set_result(None)
 
-    async def wait(self) -> None:
-        await self._done
+    @property
+    def unanswered(self) -> list[ClaimedEvent]:
+        """The events without an outcome, handed over or not."""
+        return [event for event in self.events if event.id not in self.outcomes]
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether the call has ended, within so many seconds."""
+        await asyncio.wait({self._done}, timeout=seconds)
+        return self._done.done()

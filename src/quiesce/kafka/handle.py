@@ -13,24 +13,24 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from quiesce.kafka.blocking import in_thread, on_loop, until
+from quiesce.kafka import questions
+from quiesce.kafka.blocking import on_loop, until
 from quiesce.kafka.flight import Flight
+from quiesce.kafka.outgoing import headers_of
+from quiesce.kafka.pioneers import Pioneers
+from quiesce.kafka.poller import serve
 from quiesce.kafka.settings import Settings, refused_settings
-from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named
+from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named, no_leader
 from quiesce.outbox.event import ClaimedEvent
-from quiesce.outbox.outcome import Dead, Outcome
+from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 _LOG = logging.getLogger("quiesce.kafka")
 
-_POLL = 0.05
-"""Seconds; delivery reports end a poll at once, so this only bounds how long a dropped handle lingers."""
+_LATE_ANSWERS = 1.0
+"""Seconds, at most, in which a producer that sends nothing more still hears of what it has sent."""
 
-_LOOK_AGAIN = 1.0
-
-_GATHER = 0.001
-"""Seconds in which reports gather after some were served: each poll has to fight the loop for the interpreter."""
-
-Headers = list[tuple[str, str | bytes | None]]
+_HEARD = 0.5
+"""Seconds after which a producer is given up at the latest that takes nothing more."""
 
 
 class Handle:
@@ -45,8 +45,15 @@ class Handle:
         self._loop = asyncio.get_running_loop()
         self.batch_size = batch_size
         self.alone = alone
-        self.shut: set[str] = set()
-        """Topics that turned out not to exist, or not to be open to us. They may be by now."""
+        self.shut: dict[str, Outcome] = {}
+        """Topics that turned out not to exist, or not to be open to us, with the outcome of their events."""
+        self.leaderless: set[tuple[str, int]] = set()
+        """Partitions, by topic and number, that nothing is heard of."""
+        self.draining = False
+        """Nothing more is handed over: the producer will be replaced once all is answered that can be."""
+        self.pioneers = Pioneers()
+        self.scouts: list[tuple[Flight, ClaimedEvent]] = []
+        """Pioneers that are under way."""
         self.refused_batches: set[str] = set()
         """Topics that refused a batch as too large, where it could not be told which message was."""
         self.flights: set[Flight] = set()
@@ -56,6 +63,9 @@ class Handle:
         """Done once the handle is ended or broken."""
         self.given_up = 0
         self.last_error: str | None = None
+        """Why a connection failed, for people."""
+        self.failing: asyncio.Future[None] = self._loop.create_future()
+        """Done once a connection has failed. librdkafka goes on trying."""
         config = settings | {"batch.size": batch_size, "error_cb": self._on_error}
         if alone:
             config["batch.num.messages"] = 1
@@ -68,10 +78,12 @@ class Handle:
         # until the thread has ended.
         held = [producer]
         self._gone = threading.Event()
+        self.hurry = threading.Event()
+        """While it is set, what is handed over does not wait for a fuller batch."""
         self._stop = threading.Event()
         threading.Thread(
-            target=_serve,
-            args=(held, self._stop, self._gone, self._on_error),
+            target=serve,
+            args=(held, self._stop, self._gone, self.hurry, self._on_error),
             name="quiesce-kafka-producer",
             daemon=True,
         ).start()
@@ -82,72 +94,58 @@ class Handle:
 
     def probe(self, timeout: float) -> Callable[[], bool]:
         """A blocking call, for a thread: whether a broker answers within `timeout` seconds."""
-        producer = self._producer
-
-        def ask() -> bool:
-            if producer is None:
-                return False
-            try:
-                producer.list_topics(timeout=max(timeout, 0.001))
-            except KafkaException:
-                return False
-            return True
-
-        return ask
+        return partial(questions.probe, self._producer, timeout)
 
     def look_again(self, topics: Collection[str]) -> Callable[[], None]:
-        """A blocking call, for a thread: has librdkafka ask about these topics.
-
-        By itself it remembers for minutes that a topic was missing or forbidden.
-        """
-        producer = self._producer
-
-        def ask() -> None:
-            with contextlib.suppress(KafkaException):
-                for topic in topics:
-                    if producer is not None:
-                        producer.list_topics(topic, timeout=_LOOK_AGAIN)
-
-        return ask
+        """A blocking call, for a thread: has librdkafka ask about these topics."""
+        return partial(questions.look_again, self._producer, tuple(topics))
 
     def offer(self, flight: Flight, event: ClaimedEvent) -> bool:
-        """Hands one event over; False if librdkafka's queue is full. A refusal goes to the flight.
+        """Hands one event over; False if librdkafka takes nothing now. A refusal goes to the flight.
 
         On a handle that is over nothing is handed over, and there is nothing to wait for: True.
         """
         if not self.usable:
             return True
         assert self._producer is not None
-        headers: Headers = [("id", str(event.id)), ("type", event.type)]
-        if event.headers:
-            headers += [(name, value) for name, value in event.headers.items() if name not in ("id", "type")]
         try:
             self._producer.produce(
                 event.topic,
                 event.payload,
                 event.aggregate_id,
-                headers=headers,
+                headers=headers_of(event),
                 on_delivery=partial(flight.answer, event.id),
             )
         except BufferError:
             return False
         except KafkaException as error:
+            if error.args[0].code() == KafkaError._FATAL:
+                # The poller hears of it as well, and of what it is about. Until then nothing is handed over.
+                self._loop.call_later(_HEARD, self.fail, named(error.args[0]))
+                return False
             self._refuse(flight, event, error.args[0])
         except (TypeError, ValueError) as error:
             flight.refuse(event.id, Dead(f"cannot be given to Kafka: {error}"))
         return True
 
+    def scouts_are_back(self) -> bool:
+        """Whether every pioneer is answered; also once there will be no answers."""
+        return not self.usable or all(event.id in flight.outcomes for flight, event in self.scouts)
+
     def _refuse(self, flight: Flight, event: ClaimedEvent, error: KafkaError) -> None:
         outcome = judge(error)
-        if about_topic(error):
-            self.shut.add(event.topic)
         if outcome is None and error.code() == KafkaError._INVALID_ARG:
             # librdkafka's word on this event alone: a topic's name that cannot be one.
             outcome = Dead(named(error))
+        if outcome is not None and about_topic(error):
+            self.shut[event.topic] = outcome
         if outcome is None:
             self.fail(named(error))
         else:
             flight.refuse(event.id, outcome)
+            if isinstance(outcome, Retry):
+                # librdkafka may think otherwise of the next event of the key.
+                self.fail(outcome.reason)
 
     def judge(self, error: KafkaError, message: Message) -> Outcome | None:
         """The verdict of one delivery report. Called on the poller's thread."""
@@ -157,13 +155,19 @@ class Handle:
             self.given_up += 1
             on_loop(self._loop, self.fail, f"a batch for topic {topic!r} is over the topic's size limit")
             return None
+        purged = error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+        number = message.partition()
+        if purged and number is not None and (topic, number) in self.leaderless:
+            return no_leader(topic, number)
         outcome = judge(error)
         if outcome is None:
             self.given_up += 1
-            if error.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            if not purged:
                 on_loop(self._loop, self.fail, named(error))
         elif about_topic(error):
-            self.shut.add(topic)
+            self.shut[topic] = outcome
+            # The topic may be there again for the next event of the key.
+            on_loop(self._loop, self.fail, named(error))
         return outcome
 
     def _was_alone(self, message: Message) -> bool:
@@ -176,7 +180,7 @@ class Handle:
     def fail(self, reason: str) -> None:
         """Nothing more can be learned from this producer: every call under way ends with what it has."""
         if self.usable:
-            _LOG.warning("Kafka producer is broken and will be replaced: %s", reason)
+            _LOG.warning("the Kafka producer will be replaced: %s", reason)
             self.broken = reason
         self._finish_flights()
 
@@ -187,9 +191,20 @@ class Handle:
             flight.finish()
 
     def _on_error(self, error: KafkaError) -> None:
-        self.last_error = named(error)
+        """Called on the poller's thread."""
+        if error.code() == KafkaError._GAPLESS_GUARANTEE:
+            on_loop(self._loop, self.fail, f"an event was refused and nothing may go before its retry: {error.str()}")
+            return
         if error.fatal():
             on_loop(self._loop, self.fail, named(error))
+            return
+        if error.code() != KafkaError._ALL_BROKERS_DOWN or self.last_error is None:
+            self.last_error = named(error)
+        on_loop(self._loop, self._connection_failed)
+
+    def _connection_failed(self) -> None:
+        if not self.failing.done():
+            self.failing.set_result(None)
 
     def queued(self) -> int:
         """Messages handed over and not answered."""
@@ -202,10 +217,7 @@ class Handle:
 
     async def flush(self, deadline: float) -> int:
         """Sends what still waits for a fuller batch, and waits as `settle` does."""
-        if self._producer is not None and self.queued():
-            # `linger.ms` counts for nothing while this call lasts. It ends by itself when nothing is queued.
-            flush = partial(self._producer.flush, max(0.0, deadline - time.monotonic()))
-            in_thread("quiesce-kafka-flush", flush)
+        self.hurry.set()
         return await self.settle(deadline)
 
     async def give_up(self, deadline: float) -> int:
@@ -214,10 +226,15 @@ class Handle:
         Returns how many messages had no answer.
         """
         self.ended = True
-        if self._producer is not None:
-            # An error here means a producer that never sent anything.
-            with contextlib.suppress(KafkaException):
-                self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        if self.broken is not None:
+            # The brokers answer, so that nothing need be doubled: only what was not sent is taken back.
+            now = time.monotonic()
+            late = now + min(_LATE_ANSWERS, max(0.0, deadline - now) * 0.4)
+            while self.queued() and time.monotonic() < late:
+                # Again and again: what the broker refuses for the gap before it goes back into the queue.
+                self._purge(in_flight=False)
+                await self.settle(min(late, time.monotonic() + 0.02))
+        self._purge(in_flight=True)
         left = await self.settle(deadline)
         # One turn of the loop: what the poller has reported is seen by the calls before they end.
         await asyncio.sleep(0)
@@ -225,28 +242,15 @@ class Handle:
         await self.drop(deadline)
         return self.given_up + left
 
+    def _purge(self, *, in_flight: bool) -> None:
+        if self._producer is not None:
+            # An error here means a producer that never sent anything.
+            with contextlib.suppress(KafkaException):
+                self._producer.purge(in_queue=True, in_flight=in_flight, blocking=False)
+
     async def drop(self, deadline: float) -> None:
         """Lets the poller's thread destroy the producer: its destructor may wait for brokers."""
         self.ended = True
         self._producer = None
         self._stop.set()
         await until(self._gone.is_set, deadline)
-
-
-def _serve(
-    held: list[Producer],
-    stop: threading.Event,
-    gone: threading.Event,
-    on_error: Callable[[KafkaError], None],
-) -> None:
-    producer = held.pop()
-    while not stop.is_set():
-        try:
-            if producer.poll(_POLL):
-                time.sleep(_GATHER)
-        except KafkaException as error:
-            # A fatal error comes this way and not by error_cb. Reports of what is purged are still to come.
-            on_error(error.args[0])
-    # The last reference, so the destructor runs here.
-    del producer
-    gone.set()

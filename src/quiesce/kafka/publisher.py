@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Any
 from uuid import UUID
 
 from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.kafka.blocking import in_thread, until
 from quiesce.kafka.flight import Flight
+from quiesce.kafka.hand_over import hand_over
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.settings import (
     DEFAULT_BATCH_SIZE,
@@ -19,7 +20,9 @@ from quiesce.kafka.settings import (
     producer_settings,
     whole_number,
 )
+from quiesce.kafka.silence import PATIENCE, Silence
 from quiesce.kafka.topics import Topics
+from quiesce.kafka.waiting_keys import Call, WaitingKeys
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
@@ -29,9 +32,12 @@ from quiesce.outbox.outcome import Outcome
 _LOG = logging.getLogger("quiesce.kafka")
 
 _PROBE = 5.0
-"""Seconds that `open` waits for a broker."""
-_CHUNK = 100
-"""Events handed over without a turn of the loop: one to two milliseconds."""
+"""Seconds that a broker is waited for, at most."""
+_FIRST_PROBE = 1.0
+"""Seconds that the first `open` waits for a broker that says nothing. Each one that failed doubles them, for a
+broker behind slow TLS or a slow line."""
+_AFTER_ERROR = 0.3
+"""Of that, the part in which another broker, or another try, may still make up for a connection that failed."""
 _LAST = 0.5
 """Seconds to purge and destroy a producer: it takes hundredths."""
 _LEAST = 0.05
@@ -61,18 +67,26 @@ class KafkaPublisher:
         self._settings = producer_settings(given)
         compression = {str(given.get(key, "none")) for key in ("compression.type", "compression.codec")}
         self._topics = Topics(admin_settings(given), compressed=compression != {"none"})
+        self._silence = Silence(self._topics)
         self._address = given.get("bootstrap.servers", given.get("metadata.broker.list"))
         self._batch_size = whole_number(given, "batch.size", DEFAULT_BATCH_SIZE)
         self._alone = False
+        self._failed_opens = 0
         self._handle: Handle | None = None
         self._generation = 0
         """How often everything was given up: a call belongs to the producer it was made to."""
         self._in_turn = asyncio.Lock()
+        self._waiting = WaitingKeys()
         self.name = name
         self.part = part
 
+    def wait_behind_dead(self, holds_key: Callable[[str], bool]) -> None:
+        """Events behind a dead letter of their key wait, on topics for which `holds_key`. The relay says so."""
+        self._waiting.dead_holds_key = holds_key
+
     async def open(self) -> "KafkaPublisher":
-        """Makes the producer and waits for a broker to answer, five seconds at most.
+        """Makes the producer and waits for a broker to answer: one second the first time, five at most later,
+        and less than a third of that once a connection has failed.
 
         Raises:
             Unavailable: no broker answered. Nothing is left behind; it may be called again.
@@ -81,15 +95,23 @@ class KafkaPublisher:
         if self._handle is not None:
             return self
         handle = self._make(self._batch_size)
+        patience = min(_PROBE, _FIRST_PROBE * 2.0**self._failed_opens)
+        answered = False
         try:
-            answered = await in_thread("quiesce-kafka-probe", handle.probe(_PROBE))
-        except BaseException:
-            await handle.give_up(time.monotonic())
-            raise
+            asked = in_thread("quiesce-kafka-probe", handle.probe(patience))
+            either: set[asyncio.Future[Any]] = {asked, handle.failing}
+            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                await asyncio.wait({asked}, timeout=patience * _AFTER_ERROR)
+            answered = asked.done() and asked.result()
+        finally:
+            if not answered:
+                await handle.give_up(time.monotonic())
         if not answered:
-            why = f": {handle.last_error}" if handle.last_error else ""
-            await handle.give_up(time.monotonic())
-            raise Unavailable(f"no Kafka broker answered within {_PROBE:g} s at {self._address}{why}")
+            self._failed_opens = min(self._failed_opens + 1, 10)
+            why = handle.last_error or f"nothing was heard within {patience:g} s"
+            raise Unavailable(f"no Kafka broker answers at {self._address}: {why}")
+        self._failed_opens = 0
         self._handle = handle
         return self
 
@@ -101,7 +123,8 @@ class KafkaPublisher:
 
         Calls are handed over in the order in which they were made. An event of a topic that does not
         exist is a `Retry` and is not handed over. One that is too large is `Dead`; where the topic's limit
-        can be read it is found out before anything of the call is sent. A full local queue is waited for.
+        can be read it is found out before anything of the call is sent. What comes behind a `Retry` of its key
+        is a `Retry` as well, which counts no attempt. A full local queue is waited for.
 
         Raises:
             IntakeClosed: the publisher is not open.
@@ -109,27 +132,35 @@ class KafkaPublisher:
         if self._handle is None:
             raise IntakeClosed(f"{self.name} is not open: nothing can be published")
         generation = self._generation
-        async with self._in_turn:
-            handle = self._still(generation)
-            if handle is None:
-                return {}
-            await self._look_again(handle, {event.topic for event in events} & handle.shut)
-            refusals = await self._topics.refusals(events, handle.over)
-            batch_size = self._topics.batch_size(events)
-            if batch_size is not None and batch_size < handle.batch_size:
-                handle = await self._with_smaller_batches(handle, batch_size)
-            flight = Flight(handle.judge)
-            handle.flights.add(flight)
-            try:
-                await self._hand_over(handle, flight, events, refusals)
-            except BaseException:
-                handle.flights.discard(flight)
-                raise
+        call: Call | None = None
+        self._waiting.called()
         try:
-            await flight.wait()
+            async with self._in_turn:
+                handle = self._still(generation)
+                if handle is None or not await self._silence.drained(handle):
+                    return {}
+                call, refusals = self._waiting.judged(events, await self._refusals(handle, events))
+                batch_size = self._topics.batch_size({event.topic for event in events})
+                if batch_size is not None and batch_size < handle.batch_size:
+                    handle = await self._with_smaller_batches(handle, batch_size)
+                flight = Flight(handle.judge, events)
+                handle.flights.add(flight)
+                try:
+                    await hand_over(handle, flight, refusals, self._topics, self._silence)
+                except BaseException:
+                    handle.flights.discard(flight)
+                    raise
+            try:
+                while not await flight.wait(PATIENCE):
+                    await self._silence.find_out(handle)
+            finally:
+                handle.flights.discard(flight)
+            return flight.outcomes
         finally:
-            handle.flights.discard(flight)
-        return flight.outcomes
+            if call is None:
+                self._waiting.dropped()
+            else:
+                self._waiting.ended(call)
 
     def _still(self, generation: int) -> Handle | None:
         """The handle for a call made in this generation; None if it has been given up meanwhile.
@@ -139,34 +170,17 @@ class KafkaPublisher:
         handle = self._handle
         return handle if handle is not None and handle.usable and generation == self._generation else None
 
-    async def _hand_over(
-        self,
-        handle: Handle,
-        flight: Flight,
-        events: Sequence[ClaimedEvent],
-        refusals: Sequence[tuple[ClaimedEvent, Outcome]],
-    ) -> None:
-        for event, outcome in refusals:
-            flight.refuse(event.id, outcome)
-        skipped = {event.id for event, _ in refusals}
-        for number, event in enumerate(events, 1):
-            if event.id in skipped:
-                continue
-            if not handle.offer(flight, event):
-                # The local queue is full: wait at this event, so that the order stays.
-                await until(partial(handle.offer, flight, event), inf)
-            if not handle.usable:
-                flight.finish()
-                return
-            if number % _CHUNK == 0:
-                await asyncio.sleep(0)
-        flight.handed_over(len(events))
+    async def _refusals(self, handle: Handle, events: Sequence[ClaimedEvent]) -> list[tuple[ClaimedEvent, Outcome]]:
+        shut = {event.topic for event in events} & handle.shut.keys()
+        if shut:
+            self._topics.shut({topic: handle.shut.pop(topic) for topic in shut})
+        refusals = await self._topics.refusals(events, handle.over)
+        again = shut - {event.topic for event, _ in refusals}
+        if again:
+            await self._look_again(handle, again)
+        return refusals
 
     async def _look_again(self, handle: Handle, topics: set[str]) -> None:
-        if not topics:
-            return
-        handle.shut -= topics
-        self._topics.forget(topics)
         asked = in_thread("quiesce-kafka-topics", handle.look_again(topics))
         await asyncio.wait({asked, handle.over}, return_when=asyncio.FIRST_COMPLETED)
 
@@ -193,7 +207,11 @@ class KafkaPublisher:
         if handle is None:
             return 0
         self._generation += 1
+        flights = tuple(handle.flights)
         given_up = await handle.give_up(deadline.at)
+        self._topics.shut(handle.shut)
+        # What was not answered may be so for a topic's sake: it is asked about before more is sent there.
+        self._topics.forget({event.topic for flight in flights for event in flight.unanswered})
         hopeless = [topic for topic in handle.refused_batches if self._topics.distrust(topic)]
         if hopeless:
             _LOG.warning(

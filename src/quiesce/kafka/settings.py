@@ -8,9 +8,11 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from quiesce.errors import SettingsError
+from quiesce.kafka.client_log import Tamed
 
 CLIENT_LOGGER = logging.getLogger("quiesce.kafka.librdkafka")
 """librdkafka writes here; left to itself it writes to stderr."""
+CLIENT_LOGGER.addFilter(Tamed())
 
 Settings = dict[str, Any]
 """librdkafka takes text, numbers and callables, each setting its own."""
@@ -29,6 +31,9 @@ _COMMON: Settings = {
 _PRODUCER: Settings = {
     "acks": "all",
     "enable.idempotence": True,
+    # Otherwise what was in flight behind a refused batch is sent again, and so goes before its retry. This way the
+    # producer sends nothing more, and the relay begins anew from the outbox.
+    "enable.gapless.guarantee": True,
     # 0 is for ever. A message that librdkafka gives up by itself is overtaken by the next of its key.
     "message.timeout.ms": 0,
     # As the Java client does, so that other producers of a topic choose the same partition for a key.
@@ -82,6 +87,7 @@ _PRODUCER_PROMISES: Mapping[str, _Promise] = {
     "acks": _ALL,
     "request.required.acks": _ALL,
     "enable.idempotence": _Promise(_ON, "true", "a retry in the client would double and reorder"),
+    "enable.gapless.guarantee": _Promise(_ON, "true", "later events would go before a refused one of their key"),
     "message.timeout.ms": _FOR_EVER,
     "delivery.timeout.ms": _FOR_EVER,
     "retries": _UNLIMITED,

@@ -1,187 +1,235 @@
-"""What topics take: whether they exist, and how large a batch may be."""
+"""What is known of the topics: whether events can go there now, and how large a batch may be."""
 
 import asyncio
 import logging
-import re
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
-
-# The public name is there too, but not for type checkers: it is not re-exported explicitly.
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka import KafkaError
 
 from quiesce.kafka.blocking import in_thread
+from quiesce.kafka.outgoing import size_of
+from quiesce.kafka.partitions import partition_of
 from quiesce.kafka.settings import Settings
-from quiesce.kafka.verdict import judge, named
+from quiesce.kafka.topic_answers import Answer, NoBrokerAnswered, ask, may_be_a_topic
+from quiesce.kafka.topic_state import TopicState
+from quiesce.kafka.verdict import LOOK_AGAIN_AFTER, judge, named, no_leader
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 _LOG = logging.getLogger("quiesce.kafka")
 
-Limit = int | None
-"""The topic's `max.message.bytes`; None where the broker would not say."""
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ASK = 2.0
 """Seconds for one question; it is repeated."""
-_FRAME = 68 + 40 + 6
-"""Bytes in a batch of one record, at least, beside key, value, type and the user's headers: the frames of batch
-and record, the header `id`, the name of the header `type`."""
 _BATCH_ROOM = 512
 """Bytes that librdkafka may add to the batch size it was told, generously."""
-
-_SILENT = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NETWORK_EXCEPTION,
-    }
-)
-_WRONG = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.TOPIC_EXCEPTION})
-
-
-class NoBrokerAnswered(Exception):
-    """Nothing is known yet. It never leaves the room."""
+_LONGEST_PAUSE = 30.0
+"""Seconds between two tries of a topic whose broker refuses us and does not tell our rights."""
+_LONGEST_WAIT = 5.0
+"""Seconds until an event whose partition has no leader is offered again, at most."""
+_TRUSTED = 3600.0
+"""Seconds for which an answer counts: partitions may be added."""
 
 
 class Topics:
-    """What is known of the topics, asked of the brokers once for each.
+    """What is known of the topics, asked of the brokers once for each while all is well.
 
     Why before sending: librdkafka finds out behind our back, one message at a time. Of three events of one
-    key the first would be refused and the others accepted; and the broker refuses a batch as a whole, so
-    small events would be condemned for the company they kept.
+    key the first would be refused and the others accepted; the broker refuses a batch as a whole, so small
+    events would be condemned for the company they kept; and for a partition without a leader no answer comes
+    at all, so that everything else would wait for it.
     """
 
-    def __init__(self, settings: Settings, *, compressed: bool) -> None:
+    def __init__(self, settings: Settings, *, compressed: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._compressed = compressed
-        self._limits: dict[str, Limit] = {}
+        self._clock = clock
+        self._known: dict[str, TopicState] = {}
         self._distrusted: set[str] = set()
+        self._asking: set[str] = set()
 
-    def forget(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self._limits.pop(topic, None)
+    async def know(self, topics: Collection[str], over: "asyncio.Future[None]") -> None:
+        """Asks about topics that are not known, and waits for it until `over` is done: without a broker nothing
+        can be sent anyway. What is known to be wrong is asked about again, and not waited for."""
+        now = self._clock()
+        sane = [topic for topic in topics if may_be_a_topic(topic)]
+        unknown = {topic for topic in sane if topic not in self._known or self._known[topic].doubtful}
+        if due := {topic for topic in sane if topic not in unknown and self._known[topic].ask_at <= now}:
+            self._refresh(due - self._asking)
+        while unknown and not over.done():
+            asked = self._ask(unknown)
+            try:
+                either: set[asyncio.Future[Any]] = {asked, over}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if not asked.done():
+                    return
+                self._learn(asked.result())
+            except NoBrokerAnswered:
+                continue
+            finally:
+                asked.cancel()
+            return
+
+    async def look_at(self, topics: Collection[str], over: "asyncio.Future[None]") -> None:
+        """Asks about topics whatever is known of them; says nothing if no broker answers."""
+        asked = self._ask(topics)
+        either: set[asyncio.Future[Any]] = {asked, over}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            self._take(asked)
+        else:
+            asked.cancel()
 
     async def refusals(
         self, events: Collection[ClaimedEvent], over: "asyncio.Future[None]"
     ) -> list[tuple[ClaimedEvent, Outcome]]:
-        """The events that no topic takes, each with its outcome.
-
-        It waits for an answer until `over` is done, since without a broker nothing can be sent anyway.
-        """
-        new = {event.topic for event in events} - self._limits.keys()
-        wrong: dict[str, Outcome] = {
-            topic: Dead(f"TOPIC_EXCEPTION: {topic!r} cannot be a topic's name")
-            for topic in new
-            if not _TOPIC_NAME.fullmatch(topic)
-        }
-        wrong.update(await self._learn(new - wrong.keys(), over))
-        doubtful = {event.topic for event in events if self._too_large(event)} - new
-        # A limit may have been raised since: a dead letter is not made on an old answer.
-        wrong.update(await self._learn(doubtful, over))
-        if not new and not doubtful:
+        """The events that cannot be sent now, or never, each with its outcome. It may have to ask first."""
+        topics = {event.topic for event in events}
+        new = {topic for topic in topics if topic not in self._known or self._known[topic].doubtful}
+        await self.know(topics, over)
+        doubtful = {event.topic for event in events if self._is_too_large(event)} - new
+        if doubtful:
+            # A limit may have been raised since: a dead letter is not made on an old answer.
+            await self.look_at(doubtful, over)
+        if not new and not doubtful and all(self._is_well(topic) for topic in topics):
             return []
-        refused: list[tuple[ClaimedEvent, Outcome]] = []
-        for event in events:
-            if event.topic in wrong:
-                refused.append((event, wrong[event.topic]))
-            elif self._too_large(event):
-                refused.append((event, Dead(self._reason(event))))
-        return refused
+        told = ((event, self._refusal(event)) for event in events)
+        return [(event, outcome) for event, outcome in told if outcome is not None]
 
-    def batch_size(self, events: Iterable[ClaimedEvent]) -> int | None:
-        """The largest batch that all topics of these events take; None if no limit is known."""
-        limits = [limit for topic in {event.topic for event in events} if (limit := self._limits.get(topic))]
+    def _is_well(self, topic: str) -> bool:
+        known = self._known.get(topic)
+        return known is not None and known.wrong is None and not known.answer.leaderless
+
+    def _refusal(self, event: ClaimedEvent) -> Outcome | None:
+        topic = self._known.get(event.topic)
+        if topic is None:
+            if may_be_a_topic(event.topic):
+                return None
+            return Dead(f"TOPIC_EXCEPTION: {event.topic!r} cannot be the name of a topic")
+        if topic.wrong is not None:
+            return topic.wrong
+        if topic.answer.leaderless:
+            number = partition_of(event.aggregate_id, topic.answer.partitions)
+            if number in topic.answer.leaderless:
+                # The longer it lasts, the less often its events are offered; an outage counts no attempt.
+                wait = min(_LONGEST_WAIT, max(LOOK_AGAIN_AFTER, (self._clock() - topic.since) / 2))
+                return no_leader(event.topic, number, wait)
+        if self._is_too_large(event):
+            return Dead(
+                f"MSG_SIZE_TOO_LARGE: at least {size_of(event):,} bytes, topic {event.topic!r} takes "
+                f"{topic.answer.limit:,} (max.message.bytes)"
+            )
+        return None
+
+    def batch_size(self, topics: Iterable[str]) -> int | None:
+        """The largest batch that all these topics take; None if no limit is known."""
+        limits = [limit for topic in topics if topic in self._known and (limit := self._known[topic].answer.limit)]
         return max(1, min(limits) - _BATCH_ROOM) if limits else None
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions it has; 0 if that is not known."""
+        known = self._known.get(topic)
+        return known.answer.partitions if known is not None else 0
+
+    def leaderless(self, topics: Iterable[str]) -> set[tuple[str, int]]:
+        """Topic and number of the partitions that have no leader."""
+        known = ((topic, self._known[topic].answer) for topic in topics if topic in self._known)
+        return {(topic, number) for topic, answer in known for number in answer.leaderless}
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """They are asked about again before anything is sent to them, unless something is wrong with them."""
+        for topic in topics:
+            if topic in self._known and self._known[topic].wrong is None:
+                self._known[topic].doubtful = True
+
+    def shut(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Events were refused for their topics' sake, with these outcomes."""
+        for topic, outcome in outcomes.items():
+            if isinstance(outcome, Retry) and outcome.reason.startswith("TOPIC_AUTHORIZATION_FAILED"):
+                self._refused(topic, outcome)
+            else:
+                self.forget({topic})
+
+    def _refused(self, topic: str, outcome: Outcome) -> None:
+        """The broker refused an event for the topic's sake: another is no more welcome.
+
+        Each refusal costs a producer, so nothing is sent before the broker says that we may write. One that
+        does not tell is tried again after a pause that doubles.
+        """
+        known = self._known.setdefault(topic, TopicState())
+        known.refused += 1
+        pause = min(_LONGEST_PAUSE, LOOK_AGAIN_AFTER * 2.0 ** (known.refused - 1))
+        known.go_wrong(topic, outcome, self._clock())
+        known.ask_at = self._clock() + pause
 
     def distrust(self, topic: str) -> bool:
         """A batch was refused that the limit would have let through: it is asked for again.
 
         True if that cannot help: it could not be read, or was wrong before.
         """
-        hopeless = self._limits.pop(topic, None) is None or topic in self._distrusted
+        known = self._known.pop(topic, None)
+        hopeless = known is None or known.answer.limit is None or topic in self._distrusted
         self._distrusted.add(topic)
         return hopeless
 
-    def _too_large(self, event: ClaimedEvent) -> bool:
-        limit = self._limits.get(event.topic)
+    def _is_too_large(self, event: ClaimedEvent) -> bool:
+        known = self._known.get(event.topic)
         # What compression makes of it only the broker can say.
-        return limit is not None and not self._compressed and _size(event) > limit
-
-    def _reason(self, event: ClaimedEvent) -> str:
         return (
-            f"MSG_SIZE_TOO_LARGE: at least {_size(event):,} bytes, topic {event.topic!r} takes "
-            f"{self._limits[event.topic]:,} (max.message.bytes)"
+            known is not None
+            and known.answer.limit is not None
+            and not self._compressed
+            and size_of(event) > known.answer.limit
         )
 
-    async def _learn(self, topics: set[str], over: "asyncio.Future[None]") -> dict[str, Outcome]:
-        """Fills the limits; returns the topics that nothing can go to, with the outcome of their events."""
-        wrong: dict[str, Outcome] = {}
-        while topics and not over.done():
-            asked = in_thread("quiesce-kafka-topics", lambda: ask(self._settings, topics, _ASK))
-            try:
-                either: set[asyncio.Future[Any]] = {asked, over}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if not asked.done():
-                    break
-                answers = asked.result()
-            except NoBrokerAnswered:
+    def _ask(self, topics: Collection[str]) -> "asyncio.Future[Mapping[str, Answer | KafkaError]]":
+        rights = any(topic in self._known and self._known[topic].refused for topic in topics)
+        wanted = tuple(topics)
+        return in_thread("quiesce-kafka-topics", lambda: ask(self._settings, wanted, _ASK, rights=rights))
+
+    def _refresh(self, topics: Collection[str]) -> None:
+        if not topics:
+            return
+        self._asking.update(topics)
+        for topic in topics:
+            self._known[topic].ask_at = self._clock() + LOOK_AGAIN_AFTER
+
+        def take(asked: "asyncio.Future[Mapping[str, Answer | KafkaError]]") -> None:
+            self._asking.difference_update(topics)
+            self._take(asked)
+
+        self._ask(topics).add_done_callback(take)
+
+    def _take(self, asked: "asyncio.Future[Mapping[str, Answer | KafkaError]]") -> None:
+        if asked.cancelled():
+            return
+        error = asked.exception()
+        if error is None:
+            self._learn(asked.result())
+        elif not isinstance(error, NoBrokerAnswered):
+            _LOG.error("asking about topics failed", exc_info=error)
+
+    def _learn(self, answers: Mapping[str, Answer | KafkaError]) -> None:
+        now = self._clock()
+        for topic, answer in answers.items():
+            known = self._known.setdefault(topic, TopicState())
+            known.doubtful = False
+            if isinstance(answer, KafkaError):
+                known.go_wrong(topic, judge(answer) or Retry(named(answer)), now)
+                known.ask_at = now + LOOK_AGAIN_AFTER
                 continue
-            finally:
-                asked.cancel()
-            for topic, answer in answers.items():
-                if isinstance(answer, KafkaError):
-                    wrong[topic] = judge(answer) or Retry(named(answer))
-                else:
-                    self._limits[topic] = answer
-            break
-        return wrong
-
-
-def _size(event: ClaimedEvent) -> int:
-    """What the event takes in a batch of its own, at least: text counts one byte a character."""
-    size = _FRAME + len(event.payload or b"") + len(event.aggregate_id) + len(event.type)
-    if event.headers:
-        size += sum(2 + len(name) + len(value) for name, value in event.headers.items())
-    return size
-
-
-def ask(settings: Settings, topics: Collection[str], timeout: float) -> Mapping[str, Limit | KafkaError]:
-    """Asks the brokers about topics; blocking. A topic that does not exist, or cannot, has an error.
-
-    A client of its own, made for the question: it is asked once for a topic. A broker that refuses the
-    question, or does not know it (no right to describe configurations, not Apache Kafka), leaves the limit
-    None.
-
-    Raises:
-        NoBrokerAnswered: within `timeout` seconds for each of two questions.
-    """
-    admin = AdminClient(settings)
-    resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-    answers: dict[str, Limit | KafkaError] = {}
-    for resource, future in admin.describe_configs(resources, request_timeout=timeout).items():
-        try:
-            entry = future.result(timeout + 1.0).get("max.message.bytes")
-        except (KafkaException, TimeoutError) as error:
-            reason: KafkaError | None = error.args[0] if isinstance(error, KafkaException) else None
-            if reason is None or reason.code() in _SILENT:
-                # Silence may mean this question alone. The other one every broker understands.
-                answers[resource.name] = _exists(admin, resource.name, timeout)
+            known.answer = answer
+            if known.refused and known.wrong is not None and answer.may_write is False:
+                known.ask_at = now + LOOK_AGAIN_AFTER
+                continue
+            known.wrong = None
+            if answer.leaderless:
+                known.ask_at = now + LOOK_AGAIN_AFTER
+                numbers = ", ".join(map(str, sorted(answer.leaderless)))
+                known.tell(topic, f"LEADER_NOT_AVAILABLE: no leader for partition {numbers}", now)
             else:
-                answers[resource.name] = reason if reason.code() in _WRONG else None
-        else:
-            answers[resource.name] = int(entry.value) if entry is not None else None
-    return answers
-
-
-def _exists(admin: AdminClient, topic: str, timeout: float) -> KafkaError | None:
-    try:
-        error: KafkaError | None = admin.list_topics(topic, timeout=timeout).topics[topic].error
-    except KafkaException as silence:
-        raise NoBrokerAnswered(silence.args[0].str()) from silence
-    return error if error is not None and error.code() in _WRONG else None
+                known.ask_at = now + _TRUSTED
+                if not known.told:
+                    known.refused = 0
+                known.tell(topic, "", now)

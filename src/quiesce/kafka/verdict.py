@@ -4,6 +4,9 @@ from confluent_kafka import KafkaError
 
 from quiesce.outbox.outcome import Dead, Retry
 
+LOOK_AGAIN_AFTER = 1.0
+"""Seconds after which something that is wrong with a topic is asked about again."""
+
 _DEAD = frozenset(
     {
         KafkaError.INVALID_MSG,
@@ -36,7 +39,8 @@ _NO_ANSWER = frozenset(
 
 def named(error: KafkaError) -> str:
     """The error for people: its name and what librdkafka says about it."""
-    return f"{error.name()}: {error.str()}"
+    text, _, _ = error.str().partition(" (after ")
+    return f"{error.name()}: {text}"
 
 
 def about_topic(error: KafkaError) -> bool:
@@ -58,3 +62,9 @@ def judge(error: KafkaError) -> Dead | Retry | None:
     if code in _DEAD or code in TOO_LARGE:
         return Dead(named(error))
     return Retry(named(error))
+
+
+def no_leader(topic: str, partition: int, wait: float = LOOK_AGAIN_AFTER) -> Retry:
+    """The outcome of an event whose partition has no leader."""
+    reason = f"LEADER_NOT_AVAILABLE: partition {partition} of topic {topic!r} has no leader"
+    return Retry(reason, wait, counts=False)

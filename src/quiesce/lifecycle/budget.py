@@ -14,6 +14,10 @@ HAND_BACK_BOUND = 1.0
 """Seconds in which an aborted worker must have handed back what it had in hand."""
 
 
+LEAST_AVAILABLE = 0.5
+"""Seconds from the request to stop to the hard deadline, at least: no interpreter ends in much less."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerBound:
     """What a worker asks of the budget."""
@@ -48,7 +52,8 @@ class Budget:
     raises `BudgetError`, which shows the sum.
 
     Raises:
-        BudgetError: a value is negative or not a number, or the parts exceed `grace_period`.
+        BudgetError: a value is negative or not a number, the parts exceed `grace_period`, or nothing is left for
+            the report or between the request to stop and the hard deadline.
     """
 
     grace_period: float = 60.0
@@ -76,6 +81,14 @@ class Budget:
         if self.grace_period == 0:
             raise BudgetError("budget grace_period: got 0, takes the orchestrator's seconds, more than 0")
         self.require(())
+        if self.available < LEAST_AVAILABLE:
+            raise BudgetError(
+                f"grace_period {self.grace_period:g} - prestop {self.prestop:g} - margin {self.margin:g} = "
+                f"{self.available:g} s from the request to stop to the hard deadline, takes {LEAST_AVAILABLE:g} s or "
+                "more"
+            )
+        if self.report == 0:
+            raise BudgetError("budget report: got 0, takes more than 0 s: something must be left to tell what happened")
 
     @property
     def available(self) -> float:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.watches import What
 
@@ -31,7 +32,9 @@ class ArmHardDeadline:
 
 @dataclass(frozen=True, slots=True)
 class InterruptStart:
-    """Cancel the start-up function; what it has opened stays open until it is closed in its turn."""
+    """Cancel the start-up function and every opening in hand; what is open stays so until it is closed in its turn.
+
+    Comes once more where that did not end them and their time is nearly over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,21 @@ class FireStop:
     """Close the intake of this worker. From here on it begins nothing new."""
 
     worker: str
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class ShortenBound:
+    """Less time is left than it was told."""
+
+    worker: str
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class ShortenHttp:
+    """The same for the requests in flight."""
+
     deadline: Deadline
 
 
@@ -63,7 +81,7 @@ class AbortHttp:
 
 @dataclass(frozen=True, slots=True)
 class AbortSections:
-    """Critical sections that are still open when closing must begin."""
+    """Cancel the critical sections that are still open, so that they unwind before closing begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +122,8 @@ Command = (
     | ArmHardDeadline
     | InterruptStart
     | FireStop
+    | ShortenBound
+    | ShortenHttp
     | AbortWorker
     | BeginHttpDrain
     | AbortHttp
@@ -113,3 +133,6 @@ Command = (
     | LookAt
     | MakeReport
 )
+
+Decision = Command | Event
+"""What the machine answers with: what is to be done, and what is to be told."""

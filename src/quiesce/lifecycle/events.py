@@ -43,6 +43,17 @@ class StopRequested(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class StopHastened(Event):
+    """A stop was requested once more, and less time is left than was planned."""
+
+    reason: str
+    at: float
+    available: float
+    """Seconds until the hard deadline."""
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
 class AbortRequested(Event):
     """Work in hand is given up now: a second signal."""
 
@@ -143,7 +154,7 @@ class StillRunning(Event):
     """Something has not ended, and `share` of its bound is over; 1.0 is the end of it. The hang report."""
 
     what: str
-    """`start`, `http`, `request`, `worker`, `section`, `closer`, `task` or `thread`."""
+    """`start`, `opening`, `http`, `request`, `worker`, `section`, `closer`, `task` or `thread`."""
     name: str
     age: float | None
     """Seconds: of its iteration, its request, its section, its closing; None where nobody knows."""

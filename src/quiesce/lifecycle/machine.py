@@ -2,25 +2,25 @@
 
 It is told what happened (`opened`, `stop`, `worker_ended`, ...) and answers, in `decide(now)`, with the
 commands and events that follow. `wake_at` is the next instant at which time alone changes something.
-Nothing here waits, so the order of a shutdown is a property of this file and can be tested as one.
+Nothing here waits, so the order of a shutdown is a property of this file and can be tested as one. What each
+step decides stands in `http_drain`, `worker_drain`, `patience` and `closing`.
 """
 
 from collections.abc import Iterator
 
-from quiesce.errors import IntakeClosed, QuiesceError, SettingsError
 from quiesce.lifecycle import commands as do
-from quiesce.lifecycle.budget import HAND_BACK_BOUND, Budget, WorkerBound
+from quiesce.lifecycle.budget import Budget
+from quiesce.lifecycle.closing import Closing
 from quiesce.lifecycle.deadline import Deadline
-from quiesce.lifecycle.events import AbortRequested, Event, PartBegan, PartEnded, PhaseChanged, StopRequested
-from quiesce.lifecycle.members import PartState, ResourceState, WorkerState
-from quiesce.lifecycle.phases import CLOSING_ORDER, Part, Phase
+from quiesce.lifecycle.events import PhaseChanged, StopHastened, StopRequested
+from quiesce.lifecycle.http_drain import HttpDrain
+from quiesce.lifecycle.members import Members
+from quiesce.lifecycle.parts import Parts
+from quiesce.lifecycle.patience import Patience
+from quiesce.lifecycle.phases import Part, Phase
 from quiesce.lifecycle.plan import Plan
 from quiesce.lifecycle.watches import Watches, What
-
-Decision = do.Command | Event
-
-OUT_OF_TIME = "its time is over"
-"""The cause of an abort at a deadline."""
+from quiesce.lifecycle.worker_drain import WorkerDrain
 
 
 class Machine:
@@ -32,87 +32,33 @@ class Machine:
         self.plan: Plan | None = None
         self.reason: str | None = None
         self.failed = False
-        self.workers: dict[str, WorkerState] = {}
-        self.resources: dict[str, ResourceState] = {}
-        self.closing_order: list[ResourceState] = []
-        self.parts: dict[Part, PartState] = {}
+        self._parts = Parts()
+        self._watches = Watches(self._runs_in_bound)
+        self._http = HttpDrain(self._parts, self._watches)
+        self.members = Members(budget)
+        self.workers = self.members.workers
+        self.resources = self.members.resources
+        self._working = WorkerDrain(budget, self.workers, self._http, self._watches)
+        self._closing = Closing(self.resources, self._parts, self._watches)
+        self.closing_order = self._closing.order
+        self.parts = self._parts.states
+        self.left_in_start: list[str] = []
+        """What the closing left behind of the start: its function, and the resources that were being opened."""
         self._starting = True
         self._announced = False
-        self._aborting: float | None = None
-        self._abort_cause = ""
-        self._abort_told = False
-        self._sections = 0
-        self._sections_aborted = False
-        self._http_serving = False
-        self._http_draining = False
-        self._http_aborted = False
-        self._http_over = True
-        self._closing: ResourceState | None = None
+        self._hastened: str | None = None
+        self._patience = Patience()
         self._reported = False
-        self._watches = Watches(self._runs_in_bound)
 
-    # What the shell tells while the service starts.
-
-    def register(self, ask: WorkerBound) -> None:
-        """A worker that will run once the start is over.
-
-        Raises:
-            BudgetError: its bound does not fit.
-            IntakeClosed: the start is over, or a stop was requested.
-        """
-        if ask.name in self.workers:
-            raise QuiesceError(f"two workers are called {ask.name!r}; give one of them a name= of its own")
-        if not self._starting or self.stopping:
-            raise IntakeClosed(f"worker {ask.name!r} came too late: workers are registered by the start-up function")
-        # Each for itself, where its line of the start-up function is at hand; all together in `check_workers`.
-        self.budget.require([ask])
-        self.workers[ask.name] = WorkerState(ask)
-
-    def check_workers(self) -> None:
-        """Refuses edges between workers that cannot be kept. Once all are registered.
-
-        Raises:
-            SettingsError: a worker keeps one that is not there, or they keep each other in a circle.
-            BudgetError: the chain does not fit.
-        """
-        asks = {name: state.ask for name, state in self.workers.items()}
-        for ask in asks.values():
-            for name in ask.keeps if ask.keeps != "all" else ():
-                if name not in asks:
-                    raise SettingsError(f"worker {ask.name!r} keeps {name!r}, and there is no such worker")
-        keepers = any(ask.keeps for ask in asks.values())
-        over: set[str] = set()
-        while keepers and (left := [ask for ask in asks.values() if ask.name not in over]):
-            # Those that wait for nobody who is left go next; if there is none, they wait for each other.
-            free = {ask.name for ask in left if not any(ask.waits_for(other) for other in left)}
-            if not free:
-                raise SettingsError(f"workers keep each other in a circle: {', '.join(ask.name for ask in left)}")
-            over |= free
-        self.budget.require(asks.values())
-
-    def opening(self, name: str, part: Part) -> bool:
-        """Whether this resource may be opened now: not once a stop is requested."""
-        if self.stopping:
-            return False
-        if name in self.resources:
-            raise QuiesceError(f"two resources are called {name!r}; give one of them a name of its own")
-        self.resources[name] = ResourceState(name, part)
-        return True
-
-    def opened(self, name: str) -> None:
-        self.resources[name].opened = True
-
-    def open_failed(self, name: str) -> None:
-        del self.resources[name]
+    # What the shell tells while the service starts; the rest of that in `members`.
 
     def serving(self) -> None:
         """The HTTP server listens: there is something to drain."""
-        self._http_serving = True
-        self._http_over = False
+        self._http.serving()
 
     def start_ended(self) -> None:
         """The start-up function has returned, failed, or ended after its interruption."""
-        self._starting = False
+        self._starting = self.members.starting = False
 
     # What the shell tells later.
 
@@ -121,25 +67,29 @@ class Machine:
         return self.plan is not None
 
     def stop(self, now: float, reason: str, *, failed: bool = False, within: float | None = None) -> bool:
-        """Requests a stop. Only the first one counts, but a failure is remembered whenever it comes."""
+        """Requests a stop. Only the first one counts, but a failure is remembered whenever it comes, and of two limits
+        the earlier one holds."""
         self.failed = self.failed or failed
-        if self.stopping:
+        if self.plan is not None:
+            if within is not None and self.phase is not Phase.STOPPED:
+                shortened = self.plan.shortened(now, within)
+                if shortened is not self.plan:
+                    self.plan, self._hastened = shortened, reason
             return False
         self.reason = reason
         self.plan = Plan.at(self.budget, now, within)
+        self.members.stopping = True
         return True
 
     @property
     def aborting(self) -> bool:
         """Whether the work in hand was given up before its bounds were over."""
-        return self._aborting is not None
+        return self._patience.aborting is not None
 
     def abort(self, now: float, reason: str) -> None:
         """Gives up the work in hand now. Closing still follows, in order."""
         self.stop(now, reason)
-        if self._aborting is None:
-            self._aborting = now
-            self._abort_cause = reason
+        self._patience.abort(now, reason)
 
     def worker_ended(
         self, name: str, now: float, error: str | None = None, *, torn: bool = True, handed_back: bool = False
@@ -158,10 +108,10 @@ class Machine:
 
     def sections_open(self, count: int) -> None:
         """How many critical sections are open now."""
-        self._sections = count
+        self._patience.sections = count
 
     def http_ended(self) -> None:
-        self._http_over = True
+        self._http.ended()
 
     def closed(self, name: str, now: float, outcome: str, undelivered: int = 0, detail: str = "") -> None:
         """A closer came back: `clean`, `forced` or `failed`. Too late, it changes nothing."""
@@ -178,55 +128,49 @@ class Machine:
     @property
     def sections_until(self) -> Deadline:
         """When critical sections that are still open are aborted."""
-        if self.plan is None:
-            return Deadline.never()
-        if self._aborting is None:
-            return self.plan.drain
-        return Deadline(min(self._abort_until(), self.plan.drain.at))
+        return Deadline.never() if self.plan is None else self._patience.sections_until(self.plan)
 
     @property
     def wake_at(self) -> float | None:
         """The next instant at which `decide` would say something though nothing happened."""
         if self.plan is None:
             return None
-        if self._aborting is not None and self.phase is Phase.DRAINING and not self._drained():
-            return min(self._abort_until(), self.plan.drain.at)
-        instants: list[float] = []
+        instants: list[float | None] = [self._closing.next_at, self._watches.next_at]
         if self.phase is Phase.DRAINING or (self.phase is Phase.STARTING and self._announced):
-            instants.append(self.plan.drain.at)
+            instants += self._patience.instants(self.plan)
         if self.phase is Phase.DRAINING:
-            if not self._http_over and not self._http_aborted:
-                instants.append(self.plan.http.at if self._http_draining else self.plan.lame_duck.at)
-            for worker in self.workers.values():
-                if worker.deadline is not None and not worker.over and not worker.aborted:
-                    instants.append(worker.deadline.at)
-        if self._closing is not None and self._closing.deadline is not None:
-            instants.append(self._closing.deadline.at)
-        if (look_at := self._watches.next_at) is not None:
-            instants.append(look_at)
-        return min(instants, default=None)
+            instants += [self._http.next_at(self.plan), *self._working.instants()]
+        return min((at for at in instants if at is not None), default=None)
 
-    def decide(self, now: float) -> list[Decision]:
+    def decide(self, now: float) -> list[do.Decision]:
         """Everything that has to be done now, in order."""
         decisions = list(self._decide(now))
         decisions += [do.LookAt(what, name, share) for what, name, share in self._watches.due(now)]
         return decisions
 
-    def _decide(self, now: float) -> Iterator[Decision]:
+    def _decide(self, now: float) -> Iterator[do.Decision]:
         if self.plan is None:
             if not self._starting and self.phase is Phase.STARTING:
                 yield from self._run(now)
             return
         if not self._announced:
             yield from self._announce(now, self.plan)
-        if self.phase in (Phase.STARTING, Phase.RUNNING) and (not self._starting or self.plan.drain.passed(now)):
+        elif self._hastened is not None:
+            yield from self._hasten(now, self.plan, self._hastened)
+        self._hastened = None
+        if self.phase in (Phase.STARTING, Phase.RUNNING, Phase.DRAINING):
+            yield from self._patience.decide(now, self.plan, starting=self._start_in_hand())
+        in_time = now < self._patience.ends(self.plan)
+        if self.phase in (Phase.STARTING, Phase.RUNNING) and not (self._starting and in_time):
             yield from self._begin_drain(now, self.plan)
+        elif self.phase is Phase.STARTING:
+            yield from self._patience.tear_sections(now, self.plan)
         if self.phase is Phase.DRAINING:
             yield from self._drain(now, self.plan)
         if self.phase is Phase.CLOSING:
             yield from self._close(now, self.plan)
 
-    def _run(self, now: float) -> Iterator[Decision]:
+    def _run(self, now: float) -> Iterator[do.Decision]:
         self.phase = Phase.RUNNING
         for worker in self.workers.values():
             worker.running = True
@@ -234,172 +178,83 @@ class Machine:
         yield PhaseChanged(self.phase, now)
         yield do.BecomeReady()
 
-    def _announce(self, now: float, plan: Plan) -> Iterator[Decision]:
+    def _announce(self, now: float, plan: Plan) -> Iterator[do.Decision]:
         self._announced = True
         assert self.reason is not None
         yield do.BecomeNotReady(self.reason)
-        # All intake closes together, before anything waits: no worker begins while another one drains.
-        # Only who waits for others by an edge of its own is told later.
-        for worker in self.workers.values():
-            yield from self._tell(worker, now, plan)
+        yield from self._working.tell(now, plan)
         yield do.ArmHardDeadline(plan.end)
         yield StopRequested(self.reason, self.failed, now, plan.end.remaining(now), plan.scale)
-        if self._starting:
+        if self._start_in_hand():
             self._watches.begin(What.START, "", now, plan.drain.at)
             yield do.InterruptStart()
 
-    def _tell(self, worker: WorkerState, now: float, plan: Plan) -> Iterator[Decision]:
-        if worker.told_at is None and not worker.over and self._free(worker):
-            worker.told_at = now
-            reserve = HAND_BACK_BOUND if worker.ask.hands_back else 0.0
-            worker.deadline = plan.worker(self.budget.bound_of(worker.ask), now, reserve)
-            self._watches.begin(What.WORKER, worker.ask.name, now, worker.deadline.at)
-            yield do.FireStop(worker.ask.name, worker.deadline)
+    def _hasten(self, now: float, plan: Plan, reason: str) -> Iterator[do.Decision]:
+        yield do.ArmHardDeadline(plan.end)
+        yield StopHastened(reason, now, plan.end.remaining(now), plan.scale)
+        yield from self._working.shorten(now, plan)
+        yield from self._http.shorten(plan)
+        self._parts.shorten(plan)
+        self._closing.shorten(now, plan)
 
-    def _free(self, worker: WorkerState) -> bool:
-        """Whether all that this worker waits for is over, so that it may be told and aborted."""
-        ask = worker.ask
-        if ask.after_http and not (self._http_over or self._http_aborted):
-            return False
-        if ask.keeps == "all" and not self._http_over:
-            return False
-        return not ask.keeps or all(s.over for s in self.workers.values() if ask.waits_for(s.ask))
+    def _start_in_hand(self) -> bool:
+        return self._starting or bool(self.members.in_opening)
 
-    def _begin_drain(self, now: float, plan: Plan) -> Iterator[Decision]:
+    def _begin_drain(self, now: float, plan: Plan) -> Iterator[do.Decision]:
         self.phase = Phase.DRAINING
-        self._watches.begin(What.SECTIONS, "", plan.t0, plan.drain.at)
+        self._watches.begin(What.SECTIONS, "", plan.t0, plan.abort.at)
         yield PhaseChanged(self.phase, now)
-        if not self._http_over and not plan.lame_duck.passed(now):
-            yield self._part_begins(Part.LAME_DUCK, now)
-        yield self._part_begins(Part.WORKERS, now)
+        yield from self._http.begin(now, plan)
+        # Their own bounds decide; the end of the drain is only where patience ends.
+        yield self._parts.begin(Part.WORKERS, now, self._working.until or plan.drain)
 
-    def _drain(self, now: float, plan: Plan) -> Iterator[Decision]:
-        if self._aborting is not None and not self._abort_told:
-            self._abort_told = True
-            yield AbortRequested(self._abort_cause, self._aborting)
-        aborting = self._aborting is not None
-        if not self._http_over and not self._http_draining and (aborting or plan.lame_duck.passed(now)):
-            self._http_draining = True
-            if self._part_is_open(Part.LAME_DUCK):
-                yield self._part_ends(Part.LAME_DUCK, now)
-            yield self._part_begins(Part.HTTP, now)
-            self._watches.begin(What.HTTP, "", now, plan.http.at)
-            yield do.BeginHttpDrain(plan.http)
-        if (
-            self._http_draining
-            and not self._http_over
-            and not self._http_aborted
-            and (aborting or plan.http.passed(now))
-        ):
-            self._http_aborted = True
-            yield do.AbortHttp()
-        if self._http_over or self._http_aborted:
-            if self._part_is_open(Part.LAME_DUCK):
-                yield self._part_ends(Part.LAME_DUCK, now)
-            if self._http_over and self._part_is_open(Part.HTTP):
-                yield self._part_ends(Part.HTTP, now)
-        for worker in self.workers.values():
-            yield from self._tell(worker, now, plan)
-            late = worker.deadline is not None and worker.deadline.passed(now)
-            # What protects the work of others outlives it in an abort as well.
-            if not worker.over and not worker.aborted and (late or (aborting and self._free(worker))):
-                yield self._abort_worker(worker, OUT_OF_TIME if late else self._abort_cause)
-        if self._drained() or plan.drain.passed(now) or (aborting and now >= self._abort_until()):
-            yield from self._begin_close(now)
+    def _drain(self, now: float, plan: Plan) -> Iterator[do.Decision]:
+        aborting = self.aborting
+        yield from self._http.decide(now, plan, aborting=aborting)
+        yield from self._working.decide(now, plan, self._patience.cause if aborting else None)
+        yield from self._patience.tear_sections(now, plan)
+        if self._drained() or now >= self._patience.ends(plan):
+            yield from self._begin_close(now, plan)
 
     def _runs_in_bound(self, what: What, name: str) -> bool:
         if what is What.CLOSER:
-            return self._closing is not None and self._closing.name == name and self._closing.outcome is None
-        if self._aborting is not None:
+            return self._closing.runs(name)
+        if self.aborting:
             return False
         match what:
             case What.WORKER:
                 return not self.workers[name].over and not self.workers[name].aborted
             case What.HTTP:
-                return not self._http_over and not self._http_aborted
+                return self._http.runs
             case What.SECTIONS:
-                return self._sections > 0 and self.phase is Phase.DRAINING
+                told = self._patience.sections_aborted is not None
+                return self._patience.sections > 0 and not told and self.phase is Phase.DRAINING
             case _:
-                return self._starting and self.phase is Phase.STARTING
+                return self._start_in_hand() and self.phase in (Phase.STARTING, Phase.DRAINING)
 
     def _drained(self) -> bool:
-        return self._http_over and self._sections == 0 and all(worker.over for worker in self.workers.values())
+        return self._http.over and self._patience.sections == 0 and self._working.over and not self._start_in_hand()
 
-    def _abort_until(self) -> float:
-        """What was aborted gets a second to unwind; after that the closers are called all the same."""
-        assert self._aborting is not None
-        return self._aborting + 1.0
-
-    def _abort_worker(self, worker: WorkerState, cause: str) -> do.AbortWorker:
-        worker.aborted, worker.abort_cause = True, cause
-        return do.AbortWorker(worker.ask.name, cause)
-
-    def _begin_close(self, now: float) -> Iterator[Decision]:
-        for worker in self.workers.values():
-            if not worker.over:
-                if worker.told_at is None:
-                    # A keeper: what it keeps did not end. It goes no earlier than this.
-                    worker.told_at, worker.deadline = now, Deadline(now)
-                    yield do.FireStop(worker.ask.name, worker.deadline)
-                if not worker.aborted:
-                    yield self._abort_worker(worker, OUT_OF_TIME)
-                worker.outcome = "abandoned"
-        if self._sections and not self._sections_aborted:
-            self._sections_aborted = True
-            yield do.AbortSections()
+    def _begin_close(self, now: float, plan: Plan) -> Iterator[do.Decision]:
+        if self._start_in_hand():
+            self.left_in_start = [*(["start"] if self._starting else []), *self.members.in_opening]
+            yield do.LookAt(What.START, "", 1.0)
+        yield from self._working.leave(now)
+        yield from self._patience.tear_sections(now, plan, at_once=True)
         for part in (Part.LAME_DUCK, Part.HTTP, Part.WORKERS):
-            if self._part_is_open(part):
-                yield self._part_ends(part, now)
+            if self._parts.under_way(part):
+                yield self._parts.end(part, now)
         self.phase = Phase.CLOSING
         yield PhaseChanged(self.phase, now)
 
-    def _close(self, now: float, plan: Plan) -> Iterator[Decision]:
-        while True:
-            current = self._closing
-            if current is not None and current.outcome is None:
-                if current.deadline is None or not current.deadline.passed(now):
-                    return
-                current.outcome, current.ended = "overran", now
-                yield do.GiveUpCloser(current.name)
-            self._closing = None
-            for part in CLOSING_ORDER:
-                if part not in self.parts:
-                    yield self._part_begins(part, now)
-                left = [r for r in self.resources.values() if r.opened and r.part is part and r.began is None]
-                if left:
-                    # Reverse order of opening: what was opened later may use what was opened earlier.
-                    self._closing = current = left[-1]
-                    current.began = now
-                    self.closing_order.append(current)
-                    current.deadline = plan.closer(self.parts[part].until, now, len(left))
-                    self._watches.begin(What.CLOSER, current.name, now, current.deadline.at)
-                    yield do.CloseResource(current.name, part, current.deadline)
-                    break
-                if self._part_is_open(part):
-                    yield self._part_ends(part, now)
-            if self._closing is None:
-                break
-        if Part.REPORT not in self.parts:
-            yield self._part_begins(Part.REPORT, now)
+    def _close(self, now: float, plan: Plan) -> Iterator[do.Decision]:
+        closed = yield from self._closing.decide(now, plan)
+        if not closed:
+            return
+        if not self._parts.began(Part.REPORT):
+            yield self._parts.begin(Part.REPORT, now, plan.part_from(Part.REPORT, now))
             yield do.MakeReport(plan.end)
         if self._reported:
             self.phase = Phase.STOPPED
-            yield self._part_ends(Part.REPORT, now)
+            yield self._parts.end(Part.REPORT, now)
             yield PhaseChanged(self.phase, now)
-
-    def _part_begins(self, part: Part, now: float) -> PartBegan:
-        assert self.plan is not None
-        until = self.plan.part_from(part, now)
-        if part is Part.WORKERS:
-            # Their own bounds decide; the end of the drain is only where patience ends.
-            until = max((w.deadline for w in self.workers.values() if w.deadline is not None), default=until)
-        self.parts[part] = PartState(now, until)
-        return PartBegan(part, now, until.remaining(now))
-
-    def _part_ends(self, part: Part, now: float) -> PartEnded:
-        state = self.parts[part]
-        state.ended = now
-        return PartEnded(part, now, state.seconds(now), state.overran(now))
-
-    def _part_is_open(self, part: Part) -> bool:
-        return part in self.parts and self.parts[part].ended is None

@@ -1,19 +1,19 @@
 """What a Kubernetes manifest says of the shutdown, and whether it agrees with the service's budget."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from quiesce.errors import SettingsError
 from quiesce.lifecycle.platforms import KUBERNETES
+from quiesce.lifecycle.prestop import slept
 from quiesce.lifecycle.timeline import Finding, Timeline
 
-WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod")
-"""The kinds that keep a service running. A Job ends by itself and is left out."""
+WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Pod", "Job", "CronJob")
+"""The kinds whose pods are told to go by SIGTERM: a Job's as well, by an eviction or its activeDeadlineSeconds."""
 
-_SLEEP = re.compile(r"(?:^|[\s;&|/])sleep\s+(\d+(?:\.\d+)?)([smh]?)(?=$|[\s;&|])")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+UNROUTED = ("Job", "CronJob")
+"""Those to which nobody routes requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,10 @@ class Workload:
     same_probes: bool
     """Readiness and liveness ask the same endpoint."""
     beside: tuple[tuple[str, float], ...] = ()
-    """preStop of the other containers, by name: they come out of the same grace period."""
+    """preStop of the other containers, by name: they come out of the same grace period. Sidecars among the init
+    containers are such, too."""
+    routed: bool = True
+    """Whether requests may come to it."""
 
     @property
     def grace(self) -> float:
@@ -80,7 +83,14 @@ class Workload:
         budget = timeline.budget
         if not self.has_prestop:
             # Without HTTP nobody routes to the pod; a lame-duck window does the same work inside the process.
-            if budget.prestop or (budget.http and not budget.lame_duck):
+            if not self.routed:
+                if budget.prestop:
+                    yield Finding(
+                        f"container {self.container} has no preStop: the budget's prestop of {budget.prestop:g} s is "
+                        "spent by nobody",
+                        refused=False,
+                    )
+            elif budget.prestop or (budget.http and not budget.lame_duck):
                 yield Finding(
                     f"container {self.container} has no preStop: requests still come when it stops. "
                     f"Write a preStop sleep of {budget.prestop or 10:g} seconds",
@@ -124,6 +134,10 @@ def workloads(documents: Iterable[object], service: str) -> list[Workload]:
     return [_workload(item, service) for item in named or found]
 
 
+_WAY = {"Pod": (), "CronJob": ("spec", "jobTemplate", "spec", "template")}
+"""Where the pod stands in a workload; else under its template."""
+
+
 def _items(document: object) -> Iterator[dict[str, Any]]:
     if isinstance(document, dict):
         if document.get("kind") == "List":
@@ -135,7 +149,9 @@ def _items(document: object) -> Iterator[dict[str, Any]]:
 
 def _workload(item: dict[str, Any], service: str) -> Workload:
     label = f"{item['kind']}/{_name(item)}"
-    pod = item if item["kind"] == "Pod" else _get(_get(item, "spec", label), "template", label)
+    pod = item
+    for key in _WAY.get(item["kind"], ("spec", "template")):
+        pod = _get(pod, key, label)
     spec = _get(pod, "spec", label)
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers or not all(isinstance(c, dict) for c in containers):
@@ -143,7 +159,8 @@ def _workload(item: dict[str, Any], service: str) -> Workload:
     main = _main(containers, (service, _name(item), _default_container(pod)))
     readiness, liveness = (_endpoint(main, main.get(probe)) for probe in ("readinessProbe", "livenessProbe"))
     hook = _hook(main)
-    beside = [(str(c.get("name")), _sleep(_hook(c))) for c in containers if c is not main]
+    sidecars = [c for c in _list(spec.get("initContainers")) if _mapping(c).get("restartPolicy") == "Always"]
+    beside = [(str(c.get("name")), _sleep(_hook(c))) for c in [*containers, *sidecars] if c is not main]
     return Workload(
         label=label,
         grace_period=_seconds(spec, "terminationGracePeriodSeconds", label),
@@ -152,6 +169,7 @@ def _workload(item: dict[str, Any], service: str) -> Workload:
         prestop=_sleep(hook),
         same_probes=readiness is not None and readiness == liveness,
         beside=tuple((name, seconds) for name, seconds in beside if seconds is not None),
+        routed=item["kind"] not in UNROUTED,
     )
 
 
@@ -177,10 +195,7 @@ def _sleep(hook: dict[str, Any]) -> float | None:
     if "sleep" in hook:
         return _seconds(_mapping(hook["sleep"]), "seconds", "preStop sleep")
     command = _mapping(hook.get("exec")).get("command")
-    if not isinstance(command, list):
-        return None
-    slept = [float(number) * _UNITS[unit] for number, unit in _SLEEP.findall(" ".join(map(str, command)))]
-    return sum(slept) if slept else None
+    return slept([str(word) for word in command]) if isinstance(command, list) else None
 
 
 def _endpoint(container: dict[str, Any], probe: object) -> object:
@@ -217,6 +232,10 @@ def _get(of: dict[str, Any], key: str, label: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SettingsError(f"manifest: {label} has no {key}")
     return found
+
+
+def _list(value: object) -> list[dict[str, Any]]:
+    return value if isinstance(value, list) else []
 
 
 def _mapping(value: object) -> dict[str, Any]:

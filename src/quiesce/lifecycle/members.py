@@ -1,10 +1,12 @@
-"""What the machine remembers of each worker and each resource."""
+"""The workers and resources that a service's start-up function brings, and what is remembered of each."""
 
 from dataclasses import dataclass
 
-from quiesce.lifecycle.budget import WorkerBound
+from quiesce.errors import IntakeClosed, QuiesceError, StartInterrupted
+from quiesce.lifecycle.budget import Budget, WorkerBound
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
+from quiesce.lifecycle.worker_edges import check_edges
 
 
 @dataclass(slots=True)
@@ -55,20 +57,64 @@ class ResourceState:
     detail: str = ""
 
 
-LATE = 0.1
-"""Seconds by which a timer may wake late on a busy machine before a part counts as overrun."""
+class Members:
+    """Takes them while the service starts.
 
+    `starting`: the start-up function runs. `stopping`: a stop was requested; nothing is taken from then on.
+    """
 
-@dataclass(slots=True)
-class PartState:
-    """`until`: when it had to be over."""
+    def __init__(self, budget: Budget) -> None:
+        self.workers: dict[str, WorkerState] = {}
+        self.resources: dict[str, ResourceState] = {}
+        self.starting = True
+        self.stopping = False
+        self._budget = budget
 
-    began: float
-    until: Deadline
-    ended: float | None = None
+    def register(self, ask: WorkerBound) -> None:
+        """A worker that will run once the start is over.
 
-    def seconds(self, now: float) -> float:
-        return (now if self.ended is None else self.ended) - self.began
+        Raises:
+            BudgetError: its bound does not fit.
+            StartInterrupted: a stop was requested while the service was starting.
+            IntakeClosed: the start is over.
+        """
+        if self.starting and self.stopping:
+            raise StartInterrupted(f"worker {ask.name!r} is not registered: a stop was requested")
+        if ask.name in self.workers:
+            raise QuiesceError(f"two workers are called {ask.name!r}; give one of them a name= of its own")
+        if not self.starting:
+            raise IntakeClosed(f"worker {ask.name!r} came too late: workers are registered by the start-up function")
+        # Each for itself, where its line of the start-up function is at hand; all together in `check_workers`.
+        self._budget.require([ask])
+        self.workers[ask.name] = WorkerState(ask)
 
-    def overran(self, now: float) -> bool:
-        return (now if self.ended is None else self.ended) > self.until.at + LATE
+    def check_workers(self) -> None:
+        """Refuses edges between workers that cannot be kept. Once all are registered.
+
+        Raises:
+            SettingsError: a worker keeps one that is not there, or they keep each other in a circle.
+            BudgetError: the chain does not fit.
+        """
+        asks = {name: state.ask for name, state in self.workers.items()}
+        check_edges(asks)
+        self._budget.require(asks.values())
+
+    def opening(self, name: str, part: Part) -> bool:
+        """Whether this resource may be opened now: not once a stop is requested."""
+        if self.stopping:
+            return False
+        if name in self.resources:
+            raise QuiesceError(f"two resources are called {name!r}; give one of them a name of its own")
+        self.resources[name] = ResourceState(name, part)
+        return True
+
+    @property
+    def in_opening(self) -> list[str]:
+        """The resources whose opening has begun and is not over."""
+        return [name for name, resource in self.resources.items() if not resource.opened]
+
+    def opened(self, name: str) -> None:
+        self.resources[name].opened = True
+
+    def open_failed(self, name: str) -> None:
+        del self.resources[name]

@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     CLEAN = 0
     FAILED = 1
     HARD_DEADLINE = 70
+    """Also where the report foresees it: a task that nobody owns did not end when it was cancelled."""
     ABANDONED = 75
     BAD_CONFIGURATION = 78
 
@@ -194,6 +195,7 @@ def compose(
     ]
     left = [Abandoned(w.ask.name, "iteration", 1) for w in ran if w.outcome in ("aborted", "abandoned")]
     left += [Abandoned(w.ask.name, "iteration handed back", 1) for w in ran if w.outcome == "handed back"]
+    left += [Abandoned(name, "start that did not end", 1) for name in machine.left_in_start]
     told = {a.worker for a in abandoned}
     # A worker that said what it left need not be counted a second time for having been aborted.
     everything = [*abandoned, *(a for a in left if a.worker not in told)]
@@ -218,7 +220,7 @@ def compose(
         service=service,
         reason=machine.reason or "",
         seconds=now - t0,
-        available=machine.budget.available * plan.scale,
+        available=plan.available,
         exit_code=exit_code(failed=machine.failed, abandoned=bool(everything)),
         parts=parts,
         workers=workers,

@@ -39,6 +39,7 @@ class Stretch:
     begins: float
     """The latest instant: a part begins early where the ones before it end early."""
     deadline: float
+    """Where the drain has no slack it comes earlier than the bound's end: what is aborted has time to unwind."""
     bound: float
     spare: float = 0.0
     """Seconds by which its deadline could be later and closing would still have all of its time."""
@@ -66,13 +67,15 @@ class Timeline:
         found = [
             Stretch("prestop", -budget.prestop, 0.0, budget.prestop, mark="-"),
             Stretch("lame_duck", 0.0, budget.lame_duck, budget.lame_duck, drain - served),
-            Stretch("http", budget.lame_duck, served, budget.http, drain - served),
+            Stretch("http", budget.lame_duck, _in_time(served, plan.http.at, drain), budget.http, drain - served),
         ]
         for worker, end in budget.ends(known):
             name = worker.name if worker is others else f"worker {worker.name}"
             # With the second in which one that was torn hands back what it had in hand.
-            bound = budget.bound_of(worker) + (HAND_BACK_BOUND if worker.hands_back else 0.0)
-            found.append(Stretch(name, end - bound, end, bound, drain - end))
+            reserve = HAND_BACK_BOUND if worker.hands_back else 0.0
+            bound = budget.bound_of(worker) + reserve
+            planned = plan.worker(bound - reserve, end - bound, reserve).at + reserve
+            found.append(Stretch(name, end - bound, _in_time(end, planned, drain), bound, drain - end))
         found += [
             Stretch("producers", drain, plan.producers.at, budget.producers, reserved=True, mark="="),
             Stretch("pools", plan.producers.at, plan.pools.at, budget.pools, reserved=True, mark="="),
@@ -156,6 +159,11 @@ class Timeline:
                 for stretch in self.stretches
             ],
         }
+
+
+def _in_time(end: float, planned: float, drain: float) -> float:
+    """What does not fit is shown as it is, and not cut."""
+    return end if end > drain else min(end, planned)
 
 
 def _round(seconds: float) -> float:

@@ -12,6 +12,7 @@ class What(StrEnum):
     """The kinds of things that have a bound."""
 
     START = "start"
+    """The start-up function, and whatever is being opened."""
     HTTP = "http"
     WORKER = "worker"
     SECTIONS = "sections"

@@ -1,17 +1,18 @@
 """The event as its writer makes it, and as a relay claims it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from quiesce.errors import EnqueueError, EventTooLarge, PayloadNotSerialisable
+from quiesce.outbox.payload import encoded
+from quiesce.outbox.trace import TRACE_HEADERS, current, valid
 
 MAX_EVENT_BYTES = 900_000
 """Default limit of key, payload and headers together: below the 1 MiB that a Kafka topic takes by default."""
 
-RESERVED_HEADERS = frozenset({"id", "type", "traceparent"})
-"""Header names the relay writes itself."""
+RESERVED_HEADERS = frozenset({"id", "type", *TRACE_HEADERS})
+"""Header names that stand for something: fields of the event say them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,10 @@ class OutboxEvent:
     """An event to be published once the transaction that enqueues it has committed.
 
     `payload`: bytes and str go out as they are; None is a tombstone; anything else goes out as compact
-    JSON. `aggregate_id` is the Kafka key: events of one aggregate arrive in the order of their
-    transactions. `id` is the event's identity everywhere; leave it out and a random UUID is made.
+    JSON, dataclasses, pydantic models and msgspec structs included. `aggregate_id` is the Kafka key: events of one
+    aggregate arrive in the order of their transactions. `id` is the event's identity everywhere; leave it out and a
+    random UUID is made. `traceparent` and `tracestate` are the W3C trace context that goes along; left out, it is the
+    current one, where `quiesce.telemetry.carry_trace_context()` was called.
     """
 
     topic: str
@@ -29,6 +32,8 @@ class OutboxEvent:
     payload: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     id: UUID = field(default_factory=uuid4)
+    traceparent: str | None = None
+    tracestate: str | None = None
 
     def encoded_payload(self) -> bytes | None:
         """The payload as it goes to Kafka.
@@ -36,24 +41,19 @@ class OutboxEvent:
         Raises:
             PayloadNotSerialisable: JSON cannot carry it.
         """
-        match self.payload:
-            case None:
-                return None
-            case bytes():
-                return self.payload
-            case bytearray() | memoryview():
-                return bytes(self.payload)
-            case str():
-                return self.payload.encode()
         try:
-            # NaN is refused: it is not JSON, and the reader would find out instead of the writer.
-            text = json.dumps(self.payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-            return text.encode()
-        except (TypeError, ValueError, RecursionError) as error:
+            return encoded(self.payload)
+        except PayloadNotSerialisable as error:
             raise PayloadNotSerialisable(
-                f"payload of {self.type!r} for {self.aggregate_id!r} cannot be written as JSON: {error}. "
-                "Pass bytes, or values that JSON has"
-            ) from error
+                f"payload of {self.type!r} for {self.aggregate_id!r} cannot be written as JSON: {error}"
+            ) from error.__cause__
+
+    def stored_headers(self) -> dict[str, str]:
+        """The event's own headers, and those of the trace it belongs to: its own, else the current one."""
+        if self.traceparent is None:
+            return {**self.headers, **current()}
+        state = {} if self.tracestate is None else {"tracestate": self.tracestate}
+        return {**self.headers, "traceparent": self.traceparent, **state}
 
     def check(self, max_event_bytes: int = MAX_EVENT_BYTES) -> bytes | None:
         """Refuses what could never be published, and returns the encoded payload.
@@ -71,9 +71,15 @@ class OutboxEvent:
                 raise EnqueueError(f"event {part}: has a NUL character, which PostgreSQL cannot store")
         for name, value in self.headers.items():
             if name in RESERVED_HEADERS:
-                raise EnqueueError(f"event header {name!r}: this name is written by the relay itself")
+                raise EnqueueError(
+                    f"event header {name!r}: this name has a meaning of its own; it is a field of the event"
+                )
             if not _is_text(name) or not _is_text(value):
                 raise EnqueueError(f"event header {name!r}: takes text without NUL as name and value")
+        if self.traceparent is not None and not valid(self.traceparent):
+            raise EnqueueError(f"event traceparent: got {self.traceparent!r}, takes 00-<32 hex>-<16 hex>-<2 hex>")
+        if self.tracestate is not None and not _is_text(self.tracestate):
+            raise EnqueueError("event tracestate: takes text without NUL")
         payload = self.encoded_payload()
         size = len(self.aggregate_id.encode()) + len(payload or b"") + self._header_bytes()
         if size > max_event_bytes:
@@ -85,7 +91,7 @@ class OutboxEvent:
         return payload
 
     def _header_bytes(self) -> int:
-        own = sum(len(name.encode()) + len(value.encode()) for name, value in self.headers.items())
+        own = sum(len(name.encode()) + len(value.encode()) for name, value in self.stored_headers().items())
         # `id` carries 36 characters; both names are two and four long.
         return own + 2 + 36 + 4 + len(self.type.encode())
 

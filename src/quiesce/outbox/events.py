@@ -1,6 +1,7 @@
 """What a relay tells the service's observers. Durations are seconds."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from quiesce.lifecycle.events import Event
 
@@ -17,6 +18,20 @@ class ClaimSettled(Event):
     publish_seconds: float
     seconds: float
     """From the claim to the settle."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """How many events were refused, by the name of the error: among them `UNKNOWN_TOPIC_OR_PART`,
+    `LEADER_NOT_AVAILABLE`, `TOPIC_AUTHORIZATION_FAILED`, `MSG_SIZE_TOO_LARGE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightChanged(Event):
+    """A claim was made, or is over."""
+
+    relay: str
+    events: int
+    """Claimed and not settled."""
+    limit: int
+    """How many may be: so many as a stop can finish at the pace at which the broker answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +56,19 @@ class ProducerDiscarded(Event):
     relay: str
     reason: str
     messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxMeasured(Event):
+    """What the tables said a moment ago. Numbers of events."""
+
+    outbox: str
+    waiting: int
+    exact: bool
+    """False: `waiting` is estimated, since counting so many takes too long."""
+    oldest_seconds: float
+    """How long the event that has waited longest has; 0 where none waits."""
+    retry: int
+    held: int
+    dead: int
+    paused: bool

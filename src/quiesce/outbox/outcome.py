@@ -15,6 +15,9 @@ class Retry:
     reason: str
     wait: float = 1.0
     """Seconds until it is offered again."""
+    counts: bool = True
+    """Whether it counts as an attempt. Not so for an outage of a part, such as a partition without a leader: it
+    ends by itself, and no event may become a dead letter for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The two sides of a relay: where events come from, and where they go."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from quiesce.lifecycle.deadline import Deadline
@@ -69,6 +69,25 @@ class OutboxStore(Protocol):
         ...
 
 
+@runtime_checkable
+class DecidesAboutDead(Protocol):
+    """A store by whose policy a dead letter may hold its key back."""
+
+    @property
+    def dead_holds_key(self) -> Callable[[str], bool]:
+        """Whether one of this topic does."""
+        ...
+
+
+@runtime_checkable
+class WaitsBehindDead(Protocol):
+    """A publisher that can keep an event back behind one that it finds dead before it sends anything."""
+
+    def wait_behind_dead(self, holds_key: Callable[[str], bool]) -> None:
+        """What comes behind a dead one of its key on a topic for which `holds_key` is a `Retry`."""
+        ...
+
+
 class Publisher(Protocol):
     """Where events go. A `Resource` of part `producers`."""
 
@@ -92,7 +111,8 @@ class Publisher(Protocol):
         `discard`. A cancel does not take messages back.
 
         After `discard` it returns what had been answered until then; an event that is missing from the
-        result has an unknown outcome. A producer that breaks by itself ends every call in the same way, and
+        result has an unknown outcome, and one may still get its outcome, in the same mapping, until `discard` has
+        returned. A producer that breaks by itself ends every call in the same way, and
         until `discard` has replaced it further calls return nothing: what comes behind a gap must wait.
         """
         ...

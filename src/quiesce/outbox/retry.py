@@ -8,7 +8,10 @@ from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Retries with backoff up to `attempts`, then a dead letter. Outages never come this far."""
+    """Retries with backoff up to `attempts`, then a dead letter. An outage counts none.
+
+    The backoff has full jitter: after a fault that hit many events at once they do not all come back at once.
+    """
 
     attempts: int = 10
     backoff: Backoff = field(default_factory=lambda: Backoff(first=1.0, ceiling=60.0))
@@ -17,6 +20,8 @@ class RetryPolicy:
         """The outcome to record: a retry gets its wait, or becomes a dead letter after too many."""
         if not isinstance(outcome, Retry):
             return outcome
+        if not outcome.counts:
+            return Retry(outcome.reason, self.backoff.draw() * outcome.wait, counts=False)
         failed = failed_before + 1
         if failed >= self.attempts:
             return Dead(f"{outcome.reason} (given up after {failed} attempts)")

@@ -30,7 +30,7 @@ def statement(event: OutboxEvent, max_event_bytes: int = MAX_EVENT_BYTES) -> Sta
         EnqueueError: see `OutboxEvent.check`.
     """
     payload = event.check(max_event_bytes)
-    headers = json.dumps(dict(event.headers), separators=(",", ":"))
+    headers = json.dumps(event.stored_headers(), separators=(",", ":"))
     return Statement(INSERT, (event.id, event.topic, event.aggregate_id, event.type, payload, headers))
 
 

@@ -13,7 +13,7 @@ import asyncpg
 
 from quiesce.errors import QuiesceError, SettingsError, Unavailable
 from quiesce.postgres.driver import Connection
-from quiesce.postgres.dsn import redact_dsn
+from quiesce.postgres.dsn import redact_dsn, without_user
 
 logger = logging.getLogger("quiesce.postgres")
 
@@ -110,6 +110,8 @@ def why_not_connected(error: Exception, name: str, dsn: str) -> QuiesceError | N
     None for an error that says nothing about the server or the settings. `name` is what the DSN is for.
     """
     shown = redact_dsn(dsn)
+    # What passes is told to whoever asks for readiness: where the server is, and not as whom we come.
+    where = without_user(shown)
     told = " ".join(str(error).split()) or type(error).__name__
     match error:
         case asyncpg.ClientConfigurationError() | ValueError() if not isinstance(error, ssl.SSLError):
@@ -126,9 +128,9 @@ def why_not_connected(error: Exception, name: str, dsn: str) -> QuiesceError | N
         case ConnectionError() if "rejected SSL upgrade" in told:
             return SettingsError(f"{name}: {shown} does not speak TLS. Takes sslmode=prefer, or a server with TLS")
         case TimeoutError():
-            return Unavailable(f"{name}: {shown} did not answer in time")
+            return Unavailable(f"{name}: {where} did not answer in time")
         case OSError() | asyncpg.PostgresError() | asyncpg.TargetServerAttributeNotMatched():
-            return Unavailable(f"{name}: {shown} cannot be reached now: {told}")
+            return Unavailable(f"{name}: {where} cannot be reached now: {told}")
         case asyncpg.InterfaceError():
             return SettingsError(f"{name}: {shown} cannot be used: {told}")
     return None

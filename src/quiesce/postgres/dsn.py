@@ -2,6 +2,7 @@
 
 import re
 
+_USER = re.compile(r"""(?i)(?<![\w.-])user\s*=\s*('(?:[^'\\]|\\.)*'|[^&\s]*)[&\s]?""")
 _QUERY_SECRET = re.compile(r"(?i)\b((?:ssl)?password|passfile)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)")
 
 
@@ -18,3 +19,11 @@ def redact_dsn(dsn: str) -> str:
         rest = f"{user}:***@{where}" if has_password else f"{access}@{where}"
     shown = f"{scheme}{found}{rest}"
     return _QUERY_SECRET.sub(r"\1\2***", shown)
+
+
+def without_user(shown: str) -> str:
+    """A DSN without the user, and without the password. Takes what `redact_dsn` gives."""
+    scheme, found, rest = shown.partition("://")
+    if found:
+        rest = rest.rpartition("@")[2]
+    return _USER.sub("", f"{scheme}{found}{rest}")

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import asyncpg
 
@@ -17,9 +18,12 @@ from quiesce.postgres import schema
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
+from quiesce.postgres.outbox_control import take_table
 from quiesce.postgres.relay_connections import DIED, RelayConnections
 from quiesce.postgres.row_claim import RowClaim, events_of
 from quiesce.postgres.row_floor import Floor
+from quiesce.postgres.row_mapping import Mapped, mapped
+from quiesce.postgres.row_table import OutboxTable
 
 logger = logging.getLogger("quiesce.postgres")
 
@@ -41,6 +45,9 @@ class OutboxRows:
     `connect_timeout` each connection's opening, in seconds. A claim ends early, after one event at least, where its
     payloads exceed `max_claim_bytes`, and at 5,000; so a claim of fewer events than asked for does not mean that no
     more wait.
+
+    `table` is for a table that was there before; by default it works on the one that `quiesce outbox schema apply`
+    makes.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class OutboxRows:
         *,
         claims: int = 2,
         name: str = "outbox",
+        table: OutboxTable | None = None,
         claim_bound: float = 30.0,
         statement_timeout: float = 10.0,
         connect_timeout: float = 5.0,
@@ -70,6 +78,9 @@ class OutboxRows:
         self._claim_bound = claim_bound
         self._statement_timeout = statement_timeout
         self._max_claim_bytes = max_claim_bytes
+        self._table = table
+        self._mapped: Mapped | None = None
+        self._statements = sql.statements(sql.OWN)
         self._connections = RelayConnections(dsn, name, connect_timeout)
         self._open: list[RowClaim] = []
         self._slots = asyncio.Semaphore(claims)
@@ -90,6 +101,7 @@ class OutboxRows:
         Raises:
             Unavailable: the server cannot be reached now.
             SettingsError: the DSN is wrong, the server refuses the user, or it is older than PostgreSQL 14.
+            SettingsError: the table is run by log stores, or is another table that cannot be worked on.
             SchemaMissing: the tables are not there. The message names the command that creates them.
         """
         self._connections.reopen()
@@ -97,7 +109,12 @@ class OutboxRows:
         usable: Connection | None = None
         try:
             async with asyncio.timeout(self._statement_timeout):
-                await schema.require(connection)
+                if self._table is None:
+                    await schema.require(connection)
+                    await take_table(connection, "row", self.name)
+                else:
+                    self._mapped = None
+                    await self._look(connection, self._table)
             usable = connection
         except CONNECTION_LOST as error:
             raise Unavailable(f"{self.name}: the database went away: {error}") from error
@@ -117,6 +134,11 @@ class OutboxRows:
         if silent:
             told.append(f"the server did not answer the goodbye of {silent} connection(s)")
         return Closed(forced=bool(told), detail="; ".join(told))
+
+    async def _look(self, connection: Connection, table: OutboxTable) -> None:
+        if self._mapped is None:
+            self._mapped = await mapped(connection, table, self.name)
+            self._statements = self._mapped.statements
 
     async def claim(self, limit: int) -> RowClaim:
         """See the port. Waits up to `claim_bound` seconds when `claims` claims are open."""
@@ -156,6 +178,8 @@ class OutboxRows:
         keep: Connection | None = None
         try:
             async with asyncio.timeout(self._statement_timeout + _GRACE):
+                if self._table is not None:
+                    await self._look(connection, self._table)
                 begin = sql.begin(
                     connection.get_server_version().major,
                     statement_timeout=self._statement_timeout,
@@ -164,16 +188,19 @@ class OutboxRows:
                 await connection.execute(begin)
                 self._left = {}
                 in_flight = sql.array(position for claim in self._open for position in claim.in_flight)
-                bottom = self._floor.begin(time.monotonic())
-                rows = await connection.fetch(
-                    sql.CLAIM, min(limit, sql.MAX_PAGE), in_flight, self._max_claim_bytes, bottom
+                survey = self._statements.survey
+                bottom = self._floor.begin(time.monotonic()) if survey else 0
+                rows: Sequence[Any] = await connection.fetch(
+                    self._statements.claim, min(limit, sql.MAX_PAGE), in_flight, self._max_claim_bytes, bottom
                 )
+                if self._mapped is not None:
+                    rows = await self._mapped.read(connection, rows)
                 events = events_of(rows, self._left)
                 reach("outbox.claimed")
                 if events:
                     self._floor.seen(events[0].position, events[-1].position)
-                if self._floor.wants_survey(time.monotonic()):
-                    for xmin, own, first in await connection.fetch(sql.SURVEY, self._floor.position):
+                if survey and self._floor.wants_survey(time.monotonic()):
+                    for xmin, own, first in await connection.fetch(survey, self._floor.position):
                         self._floor.surveyed(int(xmin), None if own is None else int(own), first)
                 if not events:
                     await connection.execute("ROLLBACK")
@@ -181,6 +208,8 @@ class OutboxRows:
                 raise IntakeClosed(f"{self.name} is closed")
             keep = connection
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+            if self._table is not None:
+                raise SettingsError(f"{self.name}: {self._table.quoted} was changed meanwhile: {error}") from error
             raise schema.missing(str(error)) from error
         except asyncpg.InsufficientPrivilegeError as error:
             raise SettingsError(f"{self.name}: the relay's user may not claim events: {error}") from error
@@ -191,10 +220,11 @@ class OutboxRows:
                 connection.terminate()
         if not events:
             self._connections.give_back(connection)
-            return RowClaim([], None, timeout=0.0, left=self._note_left, ended=self._note_end)
+            return RowClaim([], None, self._statements, timeout=0.0, left=self._note_left, ended=self._note_end)
         claim = RowClaim(
             events,
             connection,
+            self._statements,
             timeout=self._statement_timeout + _GRACE,
             left=self._note_left,
             ended=self._note_end,

@@ -62,6 +62,7 @@ class PoolResource:
         self._settings = settings
         self._setup: Setup | None = settings.pop("setup", None)
         self._holders = Holders()
+        self._cut: list[tuple[str, str]] = []
         self._pool: Pool | None = None
 
     def __repr__(self) -> str:
@@ -100,7 +101,7 @@ class PoolResource:
             await asyncio.wait({closing}, timeout=deadline.remaining(time.monotonic()))
             if closing.done() and not closing.cancelled() and closing.exception() is None:
                 return Closed()
-            held = self._holders.now()
+            held, self._cut = self._holders.now(), self._holders.tasks()
         finally:
             # Also when we are cancelled. A cancelled close terminates what is left.
             if not closing.done():
@@ -110,8 +111,11 @@ class PoolResource:
         return Closed(forced=True, detail=_detail(held, closing))
 
     def holders(self) -> list[tuple[str, str]]:
-        """For each connection in use: the task that acquired it, and where and when. For the hang report."""
-        return self._holders.tasks()
+        """For each connection in use: the task that acquired it, and where and when. For the hang report.
+
+        After the pool was cut: those who held one then. The report is written last, and names them.
+        """
+        return self._cut or self._holders.tasks()
 
     async def _note_holder(self, proxy: Proxy) -> None:
         self._holders.note(proxy)

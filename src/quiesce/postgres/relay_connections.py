@@ -26,11 +26,11 @@ DIED = (
 class RelayConnections:
     """Hands out one connection at a time to each taker. How many there are is the takers' business."""
 
-    def __init__(self, dsn: str, name: str, connect_timeout: float) -> None:
+    def __init__(self, dsn: str, name: str, connect_timeout: float, connector: Connector | None = None) -> None:
         self._dsn = dsn
         self._name = name
         self._connect_timeout = connect_timeout
-        self._connector = Connector(RELAY)
+        self._connector = connector or Connector(RELAY)
         self._idle: list[Connection] = []
         self._closed = False
         self.opened = 0

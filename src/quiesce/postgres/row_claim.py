@@ -15,6 +15,7 @@ from quiesce.outbox.ports import Settled
 from quiesce.postgres import row_statements as sql
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
+from quiesce.postgres.row_statements import RowStatements
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _REASON_LENGTH = 2000
@@ -64,7 +65,14 @@ class RowClaim:
     """Events that are locked by a transaction of our own. See the port `Claim`."""
 
     def __init__(
-        self, events: Sequence[ClaimedEvent], connection: Connection | None, *, timeout: float, left: Left, ended: Ended
+        self,
+        events: Sequence[ClaimedEvent],
+        connection: Connection | None,
+        statements: RowStatements,
+        *,
+        timeout: float,
+        left: Left,
+        ended: Ended,
     ) -> None:
         """`connection` is None for a claim without events, which has ended already.
 
@@ -74,6 +82,7 @@ class RowClaim:
         """
         self._events = events
         self._connection = connection
+        self._statements = statements
         self._timeout = timeout
         self._left = left
         self._ended = ended
@@ -149,12 +158,12 @@ class RowClaim:
         try:
             async with asyncio.timeout(self._timeout):
                 if settling.dispatched:
-                    await _expect(connection, sql.MARK, settling.dispatched)
-                if settling.dead:
-                    await _expect(connection, sql.BURY, [event.position for event, _ in settling.dead])
+                    await _expect(connection, self._statements.mark, settling.dispatched)
+                if settling.dead and self._statements.bury is not None:
+                    await _expect(connection, self._statements.bury, [event.position for event, _ in settling.dead])
                 parked: list[tuple[ClaimedEvent, Retry | Dead]] = [*settling.dead, *settling.retry]
                 if parked:
-                    await connection.execute(sql.PARK, _as_json(parked))
+                    await connection.execute(self._statements.park, _as_json(parked))
         except CONNECTION_LOST as error:
             # COMMIT was not sent, so the server rolls back whatever it got.
             raise ClaimLost(f"the claim was lost before its outcomes were recorded: {_told(error)}") from error
@@ -215,6 +224,7 @@ def _as_json(parked: Sequence[tuple[ClaimedEvent, Retry | Dead]]) -> str:
                 # PostgreSQL cannot store NUL, and a reason may quote anything.
                 "reason": outcome.reason.replace("\0", "")[:_REASON_LENGTH],
                 "wait": _within_reason(outcome.wait) if isinstance(outcome, Retry) else None,
+                "counts": int(outcome.counts) if isinstance(outcome, Retry) else 1,
             }
             for event, outcome in parked
         ]

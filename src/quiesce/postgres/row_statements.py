@@ -32,7 +32,14 @@ order in which rows come, so no plan sorts the whole backlog first.
 events does not fill the relay's memory. Its tail falls with the claim too. The sum costs little, since the length of a
 large value is known without fetching it; the running sum is only made when it is needed.
 
+**Pause.** While an operator has paused the outbox, `taken` is empty. It is asked once a claim, of a table of one row.
+
 **Floor.** Nothing waits below `$4`; see `row_floor.py`.
+
+**Other tables.** `row_mapping.py` puts another table's columns in. Where that table has no column for dead events, the
+letters say which ones are dead, and one that was written after S is not seen, as nothing changed in the event's own
+row. So the events taken are looked up once more, by `buried`: their locks are held by then, so whoever wrote a letter
+has committed it.
 
 **Plans.** The index on waiting events delivers the order, so a page costs a page, whatever the statistics say about a
 table whose content turns over all day. The settings of `begin` keep the planner from believing otherwise, and spare it
@@ -40,7 +47,9 @@ from planning each page anew. A plan for any `$1` takes the page for a tenth of 
 of that size, for every claim; hence the second, constant limit.
 """
 
+# ruff: noqa: S608 - what is put in are names that `row_table.quoted` has quoted, and words of our own
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 
 
@@ -50,31 +59,135 @@ def array(numbers: Iterable[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-CLAIM = """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowColumns:
+    """Where the statements find what they need. All are SQL: names, or expressions over a row `e` of the table."""
+
+    table: str
+    parked: str
+    position: str
+    id: str
+    key: str
+    topic: str
+    type: str
+    payload: str
+    headers: str
+    """A jsonb object whose values are text."""
+    dispatched_at: str
+    dead_at: str | None = None
+    """None: dead letters are known by their letters alone."""
+    paused: str | None = None
+    """Whether an operator has paused the outbox."""
+    floor: bool = False
+    """Whether a transaction has its number before it takes a position."""
+
+
+OWN = RowColumns(
+    table="outbox_event",
+    parked="outbox_parked",
+    position="e.position",
+    id="e.id",
+    key="e.aggregate_id",
+    topic="e.topic",
+    type="e.type",
+    payload="e.payload",
+    headers="e.headers",
+    dispatched_at="dispatched_at",
+    dead_at="dead_at",
+    paused="coalesce((SELECT paused_at IS NOT NULL FROM outbox_control), false)",
+    floor=True,
+)
+"""The table that this package's migrations make."""
+
+MAX_PAGE = 5000
+"""The bound that the statement of a claim has written out."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowStatements:
+    claim: str
+    """Three kinds of rows: events taken; without an id, a key held back from a position on; without a key, how often
+    the event at a position has failed before."""
+    survey: str | None
+    """What `Floor.surveyed` takes. One statement, so one snapshot. None where there is no floor."""
+    buried: str | None
+    """Which of these positions have died. None where the event itself says so."""
+    mark: str
+    bury: str | None
+    """None where the letter in `outbox_parked` is all."""
+    park: str
+    """`$1` is a JSON array of objects. `wait` is null for a dead letter; `counts` is 0 for a retry that is no
+    attempt."""
+
+
+@cache
+def statements(of: RowColumns) -> RowStatements:
+    """The statements of one table: made once, so that they are prepared once a connection."""
+    waits = f"e.{of.dispatched_at} IS NULL" + (f" AND e.{of.dead_at} IS NULL" if of.dead_at else "")
+    not_buried = (
+        "" if of.dead_at else f"AND {of.position} NOT IN (SELECT position FROM {of.parked} WHERE state = 'dead')"
+    )
+    return RowStatements(
+        claim=_claim(of, waits, not_buried),
+        survey=_survey(of, waits) if of.floor else None,
+        buried=None
+        if of.dead_at
+        else f"SELECT position FROM {of.parked} WHERE state = 'dead' AND position = ANY ($1::text::bigint[])",
+        mark=f"""
+WITH over AS (
+    DELETE FROM {of.parked} WHERE state = 'retry' AND position = ANY ($1::text::bigint[])
+)
+UPDATE {of.table} AS e SET {of.dispatched_at} = statement_timestamp()
+WHERE {of.position} = ANY ($1::text::bigint[]) AND {waits}
+""",
+        bury=of.dead_at
+        and f"""
+UPDATE {of.table} AS e SET {of.dead_at} = statement_timestamp()
+WHERE {of.position} = ANY ($1::text::bigint[]) AND {waits}
+""",
+        park=f"""
+INSERT INTO {of.parked} AS parked (event_id, position, key, reason, state, attempts, next_at)
+SELECT event_id, position, key, reason, CASE WHEN wait IS NULL THEN 'dead' ELSE 'retry' END, counts,
+    statement_timestamp() + wait * interval '1 second'
+FROM json_to_recordset($1::text::json)
+    AS given(event_id uuid, position bigint, key text, reason text, wait float8, counts integer)
+ON CONFLICT (event_id) DO UPDATE SET
+    reason = excluded.reason, state = excluded.state, next_at = excluded.next_at,
+    attempts = parked.attempts + excluded.attempts
+""",
+    )
+
+
+def _claim(of: RowColumns, waits: str, not_buried: str) -> str:
+    return f"""
 WITH retries AS MATERIALIZED (
     SELECT position, key, attempts, next_at > now() AS pending
-    FROM outbox_parked WHERE state = 'retry'
+    FROM {of.parked} WHERE state = 'retry'
 ), taken AS MATERIALIZED (
     SELECT * FROM (
-        SELECT position, id, aggregate_id, topic, type, payload, headers, coalesce(octet_length(payload), 0) AS bytes
-        FROM outbox_event
-        WHERE dispatched_at IS NULL AND dead_at IS NULL
-            AND position >= $4
-            AND aggregate_id NOT IN (SELECT key FROM retries WHERE pending)
-        ORDER BY position LIMIT $1
+        SELECT {of.position} AS position, {of.id} AS id, {of.key} AS aggregate_id, {of.topic} AS topic,
+            {of.type} AS type, {of.payload} AS payload, {of.headers} AS headers,
+            coalesce(octet_length({of.payload}), 0) AS bytes
+        FROM {of.table} AS e
+        WHERE {waits}
+            AND {of.position} >= $4
+            AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
+            {not_buried} {f"AND NOT {of.paused}" if of.paused else ""}
+        ORDER BY {of.position} LIMIT $1
         FOR UPDATE SKIP LOCKED
-    ) AS page LIMIT 5000
+    ) AS page LIMIT {MAX_PAGE}
 ), skipped AS (
-    SELECT aggregate_id, position
-    FROM outbox_event
-    WHERE dispatched_at IS NULL AND dead_at IS NULL
-        AND position >= $4
-        AND position < (SELECT max(position) FROM taken)
-        AND position NOT IN (SELECT position FROM taken)
-        AND position NOT IN (SELECT unnest($2::text::bigint[]))
-        AND aggregate_id NOT IN (SELECT key FROM retries WHERE pending)
+    SELECT {of.key} AS aggregate_id, {of.position} AS position
+    FROM {of.table} AS e
+    WHERE {waits}
+        AND {of.position} >= $4
+        AND {of.position} < (SELECT max(position) FROM taken)
+        AND {of.position} NOT IN (SELECT position FROM taken)
+        AND {of.position} NOT IN (SELECT unnest($2::text::bigint[]))
+        AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
+        {not_buried}
 )
-SELECT position, id, aggregate_id, topic, type, payload, NULLIF(headers, '{}'::jsonb) AS headers, 0 AS attempts
+SELECT position, id, aggregate_id, topic, type, payload, NULLIF(headers, '{{}}'::jsonb) AS headers, 0 AS attempts
 FROM taken
 WHERE CASE
     WHEN (SELECT sum(bytes) FROM taken) <= $3 THEN true
@@ -90,44 +203,16 @@ UNION ALL
 SELECT position, NULL, NULL, NULL, NULL, NULL, NULL, attempts
 FROM retries WHERE NOT pending AND position IN (SELECT position FROM taken)
 """
-"""Three kinds of rows: events taken; without an id, a key held back from a position on; without a key, how often
-the event at a position has failed before."""
 
-MAX_PAGE = 5000
-"""The bound that the statement has written out."""
 
-SURVEY = """
+def _survey(of: RowColumns, waits: str) -> str:
+    return f"""
 SELECT pg_snapshot_xmin(snapshot)::text AS xmin, pg_current_xact_id_if_assigned()::text AS own, (
-    SELECT min(position) FROM outbox_event
-    WHERE dispatched_at IS NULL AND dead_at IS NULL AND position >= $1
+    SELECT min({of.position}) FROM {of.table} AS e
+    WHERE {waits} AND {of.position} >= $1
 ) AS first
 FROM pg_current_snapshot() AS snapshot
 """
-"""What `Floor.surveyed` takes. One statement, so one snapshot."""
-
-MARK = """
-WITH over AS (
-    DELETE FROM outbox_parked WHERE state = 'retry' AND position = ANY ($1::text::bigint[])
-)
-UPDATE outbox_event SET dispatched_at = statement_timestamp()
-WHERE position = ANY ($1::text::bigint[]) AND dispatched_at IS NULL AND dead_at IS NULL
-"""
-
-BURY = """
-UPDATE outbox_event SET dead_at = statement_timestamp()
-WHERE position = ANY ($1::text::bigint[]) AND dispatched_at IS NULL AND dead_at IS NULL
-"""
-
-PARK = """
-INSERT INTO outbox_parked AS parked (event_id, position, key, reason, state, attempts, next_at)
-SELECT event_id, position, key, reason, CASE WHEN wait IS NULL THEN 'dead' ELSE 'retry' END, 1,
-    statement_timestamp() + wait * interval '1 second'
-FROM json_to_recordset($1::text::json)
-    AS given(event_id uuid, position bigint, key text, reason text, wait float8)
-ON CONFLICT (event_id) DO UPDATE SET
-    reason = excluded.reason, state = excluded.state, next_at = excluded.next_at, attempts = parked.attempts + 1
-"""
-"""`$1` is a JSON array of objects. `wait` is null for a dead letter."""
 
 
 @cache

@@ -1,47 +1,13 @@
-"""The tables, as versioned migrations that ship with the package."""
-
-import re
-from dataclasses import dataclass
-from importlib.resources import files
+"""The tables, brought to this package's version through asyncpg."""
 
 import asyncpg
 
 from quiesce.errors import SchemaMissing, SettingsError, Unavailable
 from quiesce.outbox.refusals import schema_missing
+from quiesce.outbox.schema_steps import LOCK, Migration, latest_version, migrations, show
 from quiesce.postgres.driver import AnyConnection
 
-# One number for all of our migrations; any will do that nobody else takes.
-_LOCK = 0x7175_6965_7363_65
-_MIGRATION = re.compile(r"(\d{4})_(\w+)\.sql")
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """One step of the schema. Its SQL records its own version, so it may be run by psql as well."""
-
-    version: int
-    name: str
-    sql: str
-
-
-def migrations() -> list[Migration]:
-    """All migrations of this package, oldest first."""
-    found = []
-    for file in files("quiesce.postgres").joinpath("migrations").iterdir():
-        named = _MIGRATION.fullmatch(file.name)
-        if named:
-            found.append(Migration(int(named[1]), named[2], file.read_text(encoding="utf-8")))
-    return sorted(found, key=lambda migration: migration.version)
-
-
-def latest_version() -> int:
-    """The version that this package brings."""
-    return migrations()[-1].version
-
-
-def show() -> str:
-    """The SQL of all migrations, to be read, or run by hand: `psql --single-transaction`."""
-    return "\n".join(f"-- {step.version:04} {step.name}\n\n{step.sql}" for step in migrations())
+__all__ = ["Migration", "applied_version", "apply", "latest_version", "migrations", "missing", "require", "show"]
 
 
 async def applied_version(connection: AnyConnection) -> int:
@@ -66,7 +32,7 @@ async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int
     try:
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = {round(lock_timeout * 1000)}")
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             applied = await applied_version(connection)
             for step in migrations():
                 if step.version > applied:

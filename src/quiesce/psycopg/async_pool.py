@@ -43,6 +43,7 @@ class AsyncPoolResource:
         self.part = settings.part
         self._settings = settings
         self._pool: _NotingAsyncPool | None = None
+        self._holders = new_holders()
 
     async def open(self) -> AsyncConnectionPool[Any]:
         """Connects `min_size` connections.
@@ -70,7 +71,7 @@ class AsyncPoolResource:
                 await configure(connection)
 
         pool = _NotingAsyncPool(settings.dsn, **{**settings.pool, "configure": note})
-        pool.holders, pool.made = new_holders(), made
+        pool.holders, pool.made = self._holders, made
         try:
             await pool.open(wait=True, timeout=settings.timeout)
         except PoolTimeout as error:
@@ -83,8 +84,11 @@ class AsyncPoolResource:
         return pool
 
     def holders(self) -> list[tuple[str, str]]:
-        """Who holds a connection now: the name of the task, and where it took it."""
-        return [] if self._pool is None else self._pool.holders.tasks()
+        """Who has not given back a connection: the name of the task, and where it took it.
+
+        Also while the pool closes and after that: the report is written last, and names who never let go.
+        """
+        return self._holders.tasks()
 
     async def close(self, deadline: Deadline) -> Closed:
         """Waits until every connection was given back and closed; past the deadline cuts those that are left.

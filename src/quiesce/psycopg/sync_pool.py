@@ -45,6 +45,7 @@ class PoolResource:
         self.part = settings.part
         self._settings = settings
         self._pool: _NotingPool | None = None
+        self._holders = new_holders()
 
     async def open(self) -> ConnectionPool[Any]:
         """Connects `min_size` connections.
@@ -75,7 +76,7 @@ class PoolResource:
                 configure(connection)
 
         pool = _NotingPool(settings.dsn, **{**settings.pool, "configure": note})
-        pool.holders, pool.made = new_holders(), made
+        pool.holders, pool.made = self._holders, made
         try:
             pool.open(wait=True, timeout=settings.timeout)
         except PoolTimeout as error:
@@ -87,8 +88,11 @@ class PoolResource:
         return pool
 
     def holders(self) -> list[tuple[str, str]]:
-        """Who holds a connection now: the name of the task, and where it took it."""
-        return [] if self._pool is None else self._pool.holders.tasks()
+        """Who has not given back a connection: the name of the task, and where it took it.
+
+        Also while the pool closes and after that: the report is written last, and names who never let go.
+        """
+        return self._holders.tasks()
 
     async def close(self, deadline: Deadline) -> Closed:
         """Waits until every connection was given back and closed; past the deadline cuts those that are left.

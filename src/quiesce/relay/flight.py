@@ -42,6 +42,8 @@ class Control(Protocol):
 
     def answered(self) -> None: ...
 
+    def measured(self, events: int, began: float) -> None: ...
+
     async def until_discarded(self) -> None: ...
 
     def settled(self, event: ClaimSettled) -> None: ...
@@ -109,8 +111,11 @@ class Flight:
     async def _hand_over(self, events: Sequence[ClaimedEvent]) -> None:
         began = self._control.now()
         answers = await self._publish(events)
-        verdicts = judge(events, answers, self._control.settings.retry)
+        settings = self._control.settings
+        verdicts = judge(events, answers, settings.retry, settings.dead_holds_key)
         published = self._control.now() - began
+        if verdicts.dispatched and not verdicts.unanswered:
+            self._control.measured(verdicts.dispatched, began)
         if events and not verdicts.unanswered:
             reach(points.PUBLISHED)
         self._control.held.refused(verdicts.refused)
@@ -143,6 +148,8 @@ class Flight:
             self._control.answered()
         if self.unanswered:
             await self._control.until_discarded()
+            # Until then answers may have come.
+            self.unanswered = sum(event.id not in answers for event in events)
         return answers
 
     def _fail(self, failure: Exception, cause: BaseException | None = None) -> None:
@@ -178,6 +185,7 @@ class Flight:
                 retried=settled.retried,
                 dead=settled.dead,
                 released=settled.released,
+                refused=verdicts.reasons,
                 publish_seconds=publish_seconds,
                 seconds=self._control.now() - self._claimed_at,
             )

@@ -7,13 +7,14 @@ from math import inf
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Stop
-from quiesce.outbox.events import ClaimSettled, ProducerDiscarded
+from quiesce.outbox.events import ClaimSettled, InFlightChanged, ProducerDiscarded
 from quiesce.outbox.ports import Claim, Publisher
 from quiesce.relay.flight import Flight
 from quiesce.relay.held_keys import HeldKeys
 from quiesce.relay.patience import GivingUp, stalled_at
 from quiesce.relay.progress import Progress
 from quiesce.relay.settings import RelaySettings
+from quiesce.relay.sizing import Sizing
 from quiesce.relay.waits import Waits
 
 log = logging.getLogger("quiesce.relay")
@@ -40,6 +41,9 @@ class Flights:
         self._stop = stop
         self._waits = waits
         self._progress = progress
+        self._sizing = Sizing(settings.max_in_flight, settings.within)
+        self._answered_at = -inf
+        self._told_limit = settings.max_in_flight
         self._tasks: dict[asyncio.Task[None], Flight] = {}
         self._discarded = asyncio.Event()
         self._failures: list[Exception] = []
@@ -63,7 +67,7 @@ class Flights:
         flight = Flight(claim, iteration, claimed_at, self)
         task = asyncio.get_running_loop().create_task(flight.carry(), name=f"{self.settings.name}: claim")
         self._tasks[task] = flight
-        self._progress.in_flight = self.events
+        self._count()
         self._progress.claimed(self.now())
         task.add_done_callback(self._landed)
 
@@ -72,6 +76,18 @@ class Flights:
         waiting = [flight.waiting_since for flight in self._tasks.values() if flight.waiting_since is not None]
         at = stalled_at(min(waiting, default=None), self._progress.last_ack_at, self.settings.publish_bound)
         return inf if at is None else at
+
+    def allowed(self) -> int:
+        """How many events may be in flight, so that a stop can finish them all."""
+        waiting = [flight for flight in self._tasks.values() if flight.waiting_since is not None]
+        since = min((flight.waiting_since for flight in waiting if flight.waiting_since is not None), default=None)
+        if since is None:
+            allowed = self._sizing.allowed()
+        else:
+            unanswered = sum(flight.unanswered for flight in waiting)
+            allowed = self._sizing.allowed(unanswered, self.now() - max(since, self._answered_at))
+        self._progress.allowed, self._progress.pace = allowed, self._sizing.pace()
+        return allowed
 
     def take_failure(self) -> Exception | None:
         """An unexpected error of one of the flights, if there was one."""
@@ -163,6 +179,22 @@ class Flights:
         waiting = any(flight.waiting_since is not None for flight in self._tasks.values())
         self._progress.answered(self.now(), others_wait=waiting)
 
+    def measured(self, events: int, began: float) -> None:
+        """A claim that was handed over then is answered. Until the one before it was, its time was that one's."""
+        now = self.now()
+        self._sizing.answered(now, events, now - max(began, self._answered_at))
+        self._answered_at = now
+        allowed, most = self.allowed(), self.settings.max_in_flight
+        if allowed < most // 2 <= self._told_limit or self._told_limit < most // 2 <= allowed:
+            self._told_limit = allowed
+            log.info(
+                "%s: at most %d events in flight: the broker answers %.3g a second, and a stop has %g s for them",
+                self.settings.name,
+                allowed,
+                self._sizing.pace() or 0.0,
+                self.settings.within,
+            )
+
     async def until_discarded(self) -> None:
         """Waits until no message can reach the broker any more. The loop sees to it, and bounds it."""
         self.broken = True
@@ -187,7 +219,11 @@ class Flights:
         self.broken = True
         self._failures.append(error)
 
+    def _count(self) -> None:
+        self._progress.in_flight = self.events
+        self._stop.tell(InFlightChanged(self.settings.name, self.events, self.allowed()))
+
     def _landed(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
-        self._progress.in_flight = self.events
+        self._count()
         self._waits.wake()

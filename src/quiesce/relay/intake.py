@@ -3,15 +3,15 @@
 from quiesce.relay.settings import IDLE_CEILING, RelaySettings
 
 
-def room(settings: RelaySettings, open_claims: int, in_flight: int) -> int:
-    """How many events the next claim may take; 0 while there is no room.
+def room(settings: RelaySettings, open_claims: int, in_flight: int, allowed: int) -> int:
+    """How many events the next claim may take; 0 while there is no room. `allowed` may be in flight.
 
     What is in flight is what a crash may double, so it bounds the claims and not only the messages. Open
     claims hold a connection each.
     """
     if open_claims >= settings.max_claims:
         return 0
-    return max(0, min(settings.batch, settings.max_in_flight - in_flight))
+    return max(0, min(settings.batch, min(allowed, settings.max_in_flight) - in_flight))
 
 
 class Pace:

@@ -35,6 +35,11 @@ class Outage:
             self._stop.tell(OutageBegan(self._relay, self._what))
         return BACKOFF.wait(self._failures)
 
+    def stumbled(self) -> float:
+        """It answered, and had to be begun anew. Returns how many seconds to wait before that."""
+        self._failures += 1
+        return BACKOFF.wait(self._failures)
+
     def works(self) -> None:
         """It has done what it is there for, so the next failure is a first one. To answer is less than that: a
         broker that answers and breaks every producer must not be tried ten times a second."""

@@ -13,6 +13,10 @@ class Progress:
     """Since when claimed events have waited for an answer without getting any; None while none wait."""
     in_flight: int = 0
     """Events claimed and not settled."""
+    allowed: int = 0
+    """How many events may be in flight now, so that a stop can finish them all."""
+    pace: float | None = None
+    """Events a second, at least, that the broker answers; None before anything is measured."""
     outage: str | None = None
     """`broker` or `database` while one is away."""
     outage_since: float | None = None

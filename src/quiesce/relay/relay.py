@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from quiesce.lifecycle.ports import OnDrain, Resource, Stop
-from quiesce.outbox.ports import OutboxStore, Publisher
+from quiesce.outbox.ports import DecidesAboutDead, OutboxStore, Publisher, WaitsBehindDead
 from quiesce.outbox.retry import RetryPolicy
 from quiesce.relay.progress import Progress
 from quiesce.relay.running import Running
-from quiesce.relay.settings import IDLE_CEILING, RelaySettings
+from quiesce.relay.settings import IDLE_CEILING, RelaySettings, dead_lets_key_go
 
 __all__ = ["IDLE_CEILING", "Relay"]
 
@@ -24,17 +24,19 @@ class Relay:
     the deadline the rest is given up: the producer is discarded, what was acked is marked, the rest is
     freed and counted as abandoned.
 
-    A broker that is silent for `publish_bound` seconds, or a producer that lost answers, is an outage: the
-    producer is discarded as a whole, everything is freed, and nothing is claimed until the broker answers.
-    No attempt is counted. A database that is away is waited for in the same way. An unexpected error gives
-    everything back and begins anew, up to five times in a row; then it is raised and the service stops.
+    A broker that is silent for `publish_bound` seconds is an outage: the producer is discarded as a whole,
+    everything is freed, and nothing is claimed until the broker answers. No attempt is counted. A producer that
+    lost answers, or that sends nothing more behind a refused event, is discarded as well and replaced. A database
+    that is away is waited for in the same way. An unexpected error gives everything back and begins anew, up to
+    five times in a row; then it is raised and the service stops.
 
     Args:
         store: where events wait. With `publisher`, a resource that the relay brings.
         publisher: where they go.
         name: for logs, metrics and the report.
         batch: most events of one claim.
-        max_in_flight: most events claimed and not settled: what a crash can double.
+        max_in_flight: most events claimed and not settled: what a crash can double. The relay takes fewer where the
+            broker is so slow that a stop could not finish so many.
         max_claims: most claims open at once. Each holds a connection of the store.
         poll_interval: seconds between two looks at the outbox while it is busy. They grow to 0.1 s while
             it is idle; `nudge` spares the wait.
@@ -43,7 +45,8 @@ class Relay:
         ready_within: seconds without progress, while events wait or a server is away, after which the service
             counts as not ready. None: never, for a service whose requests are worth serving meanwhile.
         retry: when a refused event is offered again, and when it is given up.
-        bound: seconds it may take once it is told to stop; the budget's `workers` by default.
+        bound: seconds it may take once it is told to stop; the budget's `workers` by default. What is in flight is
+            sized for it, and for 10 seconds by default.
         on_drain: "cancel" has it aborted as soon as a stop is requested, at the price of duplicates.
         after: "http" has it told to stop after the HTTP drain, so that it moves the last requests' events.
 
@@ -82,7 +85,10 @@ class Relay:
             bound=bound,
             on_drain=on_drain,
             after=after,
+            dead_holds_key=store.dead_holds_key if isinstance(store, DecidesAboutDead) else dead_lets_key_go,
         )
+        if isinstance(publisher, WaitsBehindDead):
+            publisher.wait_behind_dead(self.settings.dead_holds_key)
         self.name = name
         self.bound = bound
         self.on_drain = on_drain

@@ -86,10 +86,10 @@ class Running:
             now = self._waits.now()
             stalled_at = self._flights.stalled_at()
             if self._flights.broken:
-                await self._sit_out("answers are missing")
+                await self._begin_anew()
             elif now >= stalled_at:
                 await self._sit_out(f"no answer for {self._settings.publish_bound:g} s")
-            elif not (limit := room(self._settings, self._flights.count, self._flights.events)):
+            elif not (limit := self._room()):
                 # A flight that lands wakes it.
                 await self._waits.idle(stalled_at - now)
             elif now < self._next_look:
@@ -139,6 +139,19 @@ class Running:
                 return
         if not self._stop.requested:
             await self._stop.sleep(self._database.failed(self._waits.now(), why))
+
+    def _room(self) -> int:
+        return room(self._settings, self._flights.count, self._flights.events, self._flights.allowed())
+
+    async def _begin_anew(self) -> None:
+        """A producer lost answers, or sends nothing more behind an event that was refused: everything is given back,
+        and claimed again. As long as the broker answers this is no outage."""
+        wait = self._broker.stumbled()
+        unanswered = await self._flights.give_up("answers are missing", self._stop.remaining())
+        if self._stop.requested:
+            self._abandon(unanswered)
+        elif await self._stop.sleep(wait) and not await self._reachable():
+            await self._sit_out("it cannot be reached")
 
     async def _sit_out(self, why: str) -> None:
         """An outage of the broker: gives everything back and claims nothing until it answers."""

@@ -1,5 +1,6 @@
 """What a relay is asked to do, validated once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
@@ -10,6 +11,14 @@ from quiesce.outbox.retry import RetryPolicy
 
 IDLE_CEILING = 0.1
 """Seconds between two looks at an idle outbox, at most: it is the latency of an event without a nudge."""
+
+STOPS_WITHIN = 10.0
+"""Seconds that a stop is taken to leave a relay without a bound of its own."""
+
+
+def dead_lets_key_go(topic: str) -> bool:
+    """The policy of a store that has none."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,13 @@ class RelaySettings:
     bound: float | None = None
     on_drain: OnDrain = "finish"
     after: Literal["http"] | None = None
+    dead_holds_key: Callable[[str], bool] = dead_lets_key_go
+    """Whether a dead letter of a topic holds its key back: the policy of the store."""
+
+    @property
+    def within(self) -> float:
+        """Seconds in which what is in flight must be finished when a stop comes."""
+        return self.bound if self.bound else STOPS_WITHIN
 
     def __post_init__(self) -> None:
         for count in ("batch", "max_in_flight", "max_claims"):

@@ -1,6 +1,8 @@
 """What the answers of the broker mean for each event of a claim. Pure."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -8,6 +10,9 @@ from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.retry import RetryPolicy
 from quiesce.relay.held_keys import Places, first_places
+from quiesce.relay.settings import dead_lets_key_go
+
+_NAME = re.compile(r"[A-Z][A-Z0-9_]{2,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +23,21 @@ class Verdicts:
     dispatched: int
     unanswered: int
     refused: Places
-    """Keys of the events that will be offered again, and where."""
+    """Keys of the events that hold others back, and where: they will be offered again, or are dead and hold."""
+    reasons: Mapping[str, int]
+    """How many events were refused, by the name of the error."""
 
 
-def judge(published: Sequence[ClaimedEvent], answers: Mapping[UUID, Outcome], retry: RetryPolicy) -> Verdicts:
+def judge(
+    published: Sequence[ClaimedEvent],
+    answers: Mapping[UUID, Outcome],
+    retry: RetryPolicy,
+    dead_holds_key: Callable[[str], bool] = dead_lets_key_go,
+) -> Verdicts:
     """Judges the answers. Only an event that was published and answered gets an outcome."""
     outcomes: dict[UUID, Outcome] = {}
     refused: list[ClaimedEvent] = []
+    reasons = Counter[str]()
     dispatched = 0
     for event in published:
         answer = answers.get(event.id)
@@ -36,7 +49,15 @@ def judge(published: Sequence[ClaimedEvent], answers: Mapping[UUID, Outcome], re
                 outcomes[event.id] = answer
             case Retry() | Dead():
                 outcome = retry.judge(answer, event.attempts)
+                reasons[name_of(answer.reason)] += 1
                 outcomes[event.id] = outcome
-                if isinstance(outcome, Retry):
+                if isinstance(outcome, Retry) or dead_holds_key(event.topic):
                     refused.append(event)
-    return Verdicts(outcomes, dispatched, len(published) - len(outcomes), first_places(refused))
+    return Verdicts(outcomes, dispatched, len(published) - len(outcomes), first_places(refused), dict(reasons))
+
+
+def name_of(reason: str) -> str:
+    """The name that a reason begins with, as in `MSG_SIZE_TOO_LARGE: ...`; "other" if it has none. Few enough for a
+    metric's label."""
+    name = reason.partition(":")[0]
+    return name if _NAME.fullmatch(name) else "other"

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
@@ -17,6 +17,8 @@ from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 from quiesce.sqlalchemy.connecting import why_not_connected
 from quiesce.sqlalchemy.watched import Watched
+
+E = TypeVar("E")
 
 _LOOK = 0.005
 """Seconds between two looks whether everything was given back."""
@@ -85,15 +87,65 @@ class _Given:
             raise SettingsError(f"{self.name}: {self.where} takes other settings: {error}") from error
 
 
-class EngineResource:
-    """A `Resource` whose product is a SQLAlchemy `Engine`. Its blocking calls run in threads of ours."""
+class _Engines(Generic[E]):
+    """What both kinds have in common. The engine is made by `open` and gone with `close`."""
 
     def __init__(self, given: _Given) -> None:
         self.name = given.name
         self.part = given.part
         self._given = given
-        self._engine: Engine | None = None
+        self._engine: E | None = None
         self._watched: Watched | None = None
+
+    def holders(self) -> list[tuple[str, str]]:
+        """Who has not given back a connection: the name of the task, and where it took it.
+
+        Also while the engine closes and after that: the report is written last, and names who never let go.
+        """
+        return [] if self._watched is None else self._watched.holders.tasks()
+
+    async def close(self, deadline: Deadline) -> Closed:
+        """Waits until every connection was given back, and closes them; past the deadline cuts those that are left.
+
+        `dispose` alone closes only what lies in the pool at that moment. What runs past the deadline is cancelled on
+        the server, and what is held is cut; a thread that waits for an answer on it gets an error. `detail` names
+        who held it. From then on the engine refuses, with `IntakeClosed`. Safe to call twice.
+        """
+        engine, self._engine = self._engine, None
+        watched = self._watched
+        if engine is None or watched is None:
+            return Closed()
+        held: list[Holder] = []
+        try:
+            await _until(lambda: not watched.holders.now(), deadline)
+            held = watched.holders.now()
+            watched.shut()
+            if await self._dispose(engine, max(_DISPOSE, _left(deadline))) and not watched.open():
+                return Closed()
+            await self._interrupt(watched)
+        finally:
+            # Also when we are cancelled.
+            watched.cut()
+        return Closed(forced=True, detail=_told(held))
+
+    async def _dispose(self, engine: E, seconds: float) -> bool:
+        """Closes what lies in the pool; whether that was over in time."""
+        raise NotImplementedError
+
+    async def _interrupt(self, watched: Watched) -> None:
+        """Has the server give up what still runs."""
+        raise NotImplementedError
+
+    def _opened(self, engine: E, watched: Watched) -> E:
+        self._engine, self._watched = engine, watched
+        return engine
+
+    def _meaning(self, error: BaseException) -> BaseException:
+        return why_not_connected(error, self.name, self._given.where) or error
+
+
+class EngineResource(_Engines[Engine]):
+    """A `Resource` whose product is a SQLAlchemy `Engine`. Its blocking calls run in threads of ours."""
 
     async def open(self) -> Engine:
         """Makes the engine and one connection.
@@ -112,61 +164,26 @@ class EngineResource:
         except BaseException as error:  # noqa: BLE001 - raised again, as itself or with its meaning
             watched.cut()
             BlockingCall(f"quiesce closing {self.name}", engine.dispose)
-            meaning = why_not_connected(error, self.name, self._given.where)
-            raise (meaning or error) from None
-        self._engine, self._watched = engine, watched
-        return engine
+            raise self._meaning(error) from None
+        return self._opened(engine, watched)
 
-    def holders(self) -> list[tuple[str, str]]:
-        """Who holds a connection now: the name of the task, and where it took it."""
-        return [] if self._watched is None else self._watched.holders.tasks()
+    async def _dispose(self, engine: Engine, seconds: float) -> bool:
+        disposing = BlockingCall(f"quiesce closing {self.name}", engine.dispose)
+        over = await disposing.wait(seconds)
+        if over:
+            await disposing.result()
+        return over
 
-    async def close(self, deadline: Deadline) -> Closed:
-        """Waits until every connection was given back, and closes them; past the deadline cuts those that are left.
-
-        `dispose` alone closes only what lies in the pool at that moment. What runs past the deadline is cancelled on
-        the server, and what is held is cut; a thread that waits for an answer on it gets an error. `detail` names
-        who held it. From then on the engine refuses, with `IntakeClosed`. Safe to call twice.
-        """
-        engine, self._engine = self._engine, None
-        watched, self._watched = self._watched, None
-        if engine is None or watched is None:
-            return Closed()
-        held: list[Holder] = []
-        try:
-            await _until(lambda: not watched.holders.now(), deadline)
-            held = watched.holders.now()
-            watched.shut()
-            disposing = BlockingCall(f"quiesce closing {self.name}", engine.dispose)
-            if await disposing.wait(max(_DISPOSE, _left(deadline))):
-                await disposing.result()
-                if not watched.open():
-                    return Closed()
-            interrupting = BlockingCall(f"quiesce cancelling {self.name}", lambda: watched.interrupt_sync(_INTERRUPT))
-            await interrupting.wait(_INTERRUPT)
-        finally:
-            # Also when we are cancelled.
-            watched.cut()
-        return Closed(forced=True, detail=_told(held))
+    async def _interrupt(self, watched: Watched) -> None:
+        interrupting = BlockingCall(f"quiesce cancelling {self.name}", lambda: watched.interrupt_sync(_INTERRUPT))
+        await interrupting.wait(_INTERRUPT)
 
 
-class AsyncEngineResource:
+class AsyncEngineResource(_Engines[AsyncEngine]):
     """A `Resource` whose product is a SQLAlchemy `AsyncEngine`."""
 
-    def __init__(self, given: _Given) -> None:
-        self.name = given.name
-        self.part = given.part
-        self._given = given
-        self._engine: AsyncEngine | None = None
-        self._watched: Watched | None = None
-
     async def open(self) -> AsyncEngine:
-        """Makes the engine and one connection.
-
-        Raises:
-            Unavailable: the server cannot be reached, is starting up, or has no connection left.
-            SettingsError: the server refuses the user or has no such database.
-        """
+        """Makes the engine and one connection. Raises the same as `EngineResource.open`."""
         engine: AsyncEngine = self._given.made_by(create_async_engine)
         watched = Watched(engine.sync_engine)
         try:
@@ -176,41 +193,21 @@ class AsyncEngineResource:
         except BaseException as error:  # noqa: BLE001 - raised again, as itself or with its meaning
             watched.cut()
             await engine.dispose(close=False)
-            meaning = why_not_connected(error, self.name, self._given.where)
-            raise (meaning or error) from None
-        self._engine, self._watched = engine, watched
-        return engine
+            raise self._meaning(error) from None
+        return self._opened(engine, watched)
 
-    def holders(self) -> list[tuple[str, str]]:
-        """Who holds a connection now: the name of the task, and where it took it."""
-        return [] if self._watched is None else self._watched.holders.tasks()
-
-    async def close(self, deadline: Deadline) -> Closed:
-        """Waits until every connection was given back, and closes them; past the deadline cuts those that are left.
-
-        See `EngineResource.close`.
-        """
-        engine, self._engine = self._engine, None
-        watched, self._watched = self._watched, None
-        if engine is None or watched is None:
-            return Closed()
-        held: list[Holder] = []
-        try:
-            await _until(lambda: not watched.holders.now(), deadline)
-            held = watched.holders.now()
-            watched.shut()
-            disposing = asyncio.ensure_future(engine.dispose())
-            await asyncio.wait({disposing}, timeout=max(_DISPOSE, _left(deadline)))
-            if disposing.done():
-                disposing.result()
-                if not watched.open():
-                    return Closed()
+    async def _dispose(self, engine: AsyncEngine, seconds: float) -> bool:
+        disposing = asyncio.ensure_future(engine.dispose())
+        await asyncio.wait({disposing}, timeout=seconds)
+        over = disposing.done()
+        if over:
+            disposing.result()
+        else:
             disposing.cancel()
-            await watched.interrupt(_INTERRUPT)
-        finally:
-            # Also when we are cancelled.
-            watched.cut()
-        return Closed(forced=True, detail=_told(held))
+        return over
+
+    async def _interrupt(self, watched: Watched) -> None:
+        await watched.interrupt(_INTERRUPT)
 
 
 def _left(deadline: Deadline) -> float:

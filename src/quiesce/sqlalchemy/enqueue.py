@@ -105,7 +105,7 @@ def _insert(where: Sync, sql: TextClause, values: Sequence[Any], *, nothing: boo
         connection = where.connection()
     else:
         connection = where
-    if _commits_by_itself(connection):
+    if commits_by_itself(connection):
         raise no_transaction("This one is in AUTOCOMMIT: take one that is not, and write `begin()` around both")
     if nothing:
         return
@@ -122,7 +122,8 @@ def _parameters(values: Sequence[Any]) -> Mapping[str, Any]:
     return {f"p{number}": value for number, value in enumerate(values, start=1)}
 
 
-def _commits_by_itself(connection: Connection) -> bool:
+def commits_by_itself(connection: Connection) -> bool:
+    """Whether every statement is a transaction of its own."""
     own = connection.get_execution_options().get("isolation_level")
     if own is None:
         # What `create_engine(isolation_level=...)` was given; there is no public way to ask without a round trip.

@@ -34,9 +34,6 @@ class Disposes(Protocol):
 
 Closable = ClosesAsync | Closes | Disposes
 
-_UNWIND = 1.0
-"""Seconds for what was being opened to undo itself when the start is interrupted."""
-
 
 class StillClosing(Exception):
     """A closer had its time and is still at it. Says where it is."""
@@ -63,12 +60,18 @@ class ContextResource(Generic[T]):
             # Shielded: a cancelled wait must not mark the future as cancelled under the holder's hands.
             return await asyncio.shield(opened)
         except asyncio.CancelledError:
-            if opened.done():
-                # It was open before the interruption came: it is left as in any closing, and not by an error.
-                self._leave.set()
-                await asyncio.wait({self._holder}, timeout=_UNWIND)
-            self._holder.cancel()
-            await asyncio.wait({self._holder}, timeout=_UNWIND)
+            # Where it was open before the interruption came, it is left as in any closing, and not by an error; so is
+            # one that opens all the same.
+            self._leave.set()
+            if not opened.done():
+                self._holder.cancel()
+            # What it undoes may need what was opened before it. Bounded by the service: at the end of the drain the
+            # start is left where it is, and named.
+            while not self._holder.done():
+                try:
+                    await asyncio.wait({self._holder})
+                except asyncio.CancelledError:
+                    self._holder.cancel()
             raise
 
     async def close(self, deadline: Deadline) -> Closed:
@@ -145,9 +148,12 @@ class BlockingContextResource(Generic[T]):
         try:
             return await opened
         except asyncio.CancelledError:
-            # Whenever it has entered, it leaves at once.
+            # Whenever it has entered, it leaves at once; until then it may need what was opened before it. No further
+            # cancel can hurry it. Bounded as above.
             self._leave.set()
-            await self._holder.wait(_UNWIND)
+            while not self._holder.over:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._holder.end()
             raise
 
     async def close(self, deadline: Deadline) -> Closed:

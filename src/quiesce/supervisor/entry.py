@@ -6,15 +6,18 @@ import contextlib
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from quiesce.errors import QuiesceError, StartError
 from quiesce.lifecycle.report import ShutdownReport
 from quiesce.supervisor.definition import ServiceDefinition
+from quiesce.supervisor.hosted_life import HostedLife
 from quiesce.supervisor.runner import Runner
 from quiesce.supervisor.signals import SIGNALS, SignalLadder
 from quiesce.supervisor.strays import end_strays
+
+T = TypeVar("T")
 
 log = logging.getLogger("quiesce.supervisor")
 
@@ -35,14 +38,38 @@ def run(definition: ServiceDefinition, ladder: SignalLadder | None = None) -> in
     atexit.register(_turn_deaf)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    report = loop.run_until_complete(_run(definition, ladder))
-    loop.run_until_complete(_tear_down(loop))
+    runners: list[Runner] = []
+    report = _through(loop, _run(definition, ladder, runners), runners)
+    _through(loop, _tear_down(loop), runners)
     # The executor is not waited for: a thread that hangs there would hold us, and the hard deadline, still
     # armed, bounds the interpreter's own wait for it.
     loop.close()
-    if sys.stderr.isatty():
+    if _is_terminal(sys.stderr):
         print(report.table(), file=sys.stderr)  # noqa: T201 - for the person in front of the terminal
     return report.exit_code
+
+
+def _through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], runners: Sequence[Runner]) -> T:
+    """Runs it to its end. Where somebody's code asks for the end of the process from a task or a callback of the
+    loop, the service stops as failed, in order, and the loop goes on with that."""
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            log.error("a task or a callback wants to end the process", exc_info=error)
+            for runner in runners:
+                runner.failed("a task or a callback", error)
+
+
+def _is_terminal(stream: Any) -> bool:
+    """There may be none, it may be closed, and it may be somebody's own that knows no such question."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError, OSError):
+        return False
 
 
 def _turn_deaf() -> None:
@@ -52,9 +79,10 @@ def _turn_deaf() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def _run(definition: ServiceDefinition, ladder: SignalLadder) -> ShutdownReport:
+async def _run(definition: ServiceDefinition, ladder: SignalLadder, runners: list[Runner]) -> ShutdownReport:
     runner = Runner(definition, hard_deadline=True)
-    ladder.attach(asyncio.get_running_loop(), runner.signal, runner.tell_where)
+    runners.append(runner)
+    ladder.attach(asyncio.get_running_loop(), runner.signalled.step, runner.tell_where, runner.signalled.arm)
     runner.begin()
     try:
         return await runner.stopped
@@ -81,7 +109,7 @@ class Running:
     @property
     def port(self) -> int | None:
         """The port of the HTTP server, if there is one."""
-        return None if self._runner.http is None else self._runner.http.port
+        return None if self._runner.start.http is None else self._runner.start.http.port
 
     @property
     def ready(self) -> bool:
@@ -105,24 +133,28 @@ class Running:
 async def running(definition: ServiceDefinition) -> AsyncIterator[Running]:
     """Runs the service as a guest: in a test, a notebook, another program. It takes no signals.
 
-    Entering waits until the service runs; leaving stops it and waits for the end. What a guest cannot
-    promise: the hard deadline, since the process is not ours to end, and the exit code.
+    Entering waits until the service runs; leaving stops it and waits for the end, however often it is cancelled
+    meanwhile: the second cancel aborts. A loop that ends around it waits as well. What a guest cannot promise:
+    the hard deadline, since the process is not ours to end, and the exit code.
 
     Raises:
         QuiesceError: the service could not start; the error of its start-up function is the cause.
     """
     runner = Runner(definition, hard_deadline=False)
-    runner.begin()
+    life = HostedLife(runner)
+    cancels = 0
     try:
         outcomes: set[asyncio.Future[Any]] = {runner.running, runner.stopped}
         # Bounded by the start limit of each resource and, once a stop is requested, by the budget.
         await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
         if runner.start_error is not None:
-            await asyncio.shield(runner.stopped)
             if isinstance(runner.start_error, QuiesceError):
                 raise runner.start_error
             raise StartError(f"{definition.name} could not start: {runner.start_error}") from runner.start_error
         yield Running(runner)
+    except asyncio.CancelledError:
+        cancels = 1
+        raise
     finally:
         runner.stop("left by its host")
-        await asyncio.shield(runner.stopped)
+        await life.over(cancels)

@@ -36,7 +36,7 @@ def _in_thread(loop: asyncio.AbstractEventLoop, observer: FlushesTelemetry, seco
     """A daemon thread and no executor: the interpreter waits for an executor's threads at its exit."""
     flushed: asyncio.Future[bool] = loop.create_future()
 
-    def settle(complete: bool, error: Exception | None) -> None:
+    def settle(complete: bool, error: BaseException | None) -> None:
         if flushed.done():
             return
         if error is None:
@@ -45,10 +45,11 @@ def _in_thread(loop: asyncio.AbstractEventLoop, observer: FlushesTelemetry, seco
             flushed.set_exception(error)
 
     def run() -> None:
-        complete, error = False, None
+        complete = False
+        error: BaseException | None = None
         try:
             complete = observer.flush(seconds)
-        except Exception as raised:  # noqa: BLE001 - told by whoever waits
+        except BaseException as raised:  # noqa: BLE001 - told by whoever waits
             error = raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, complete, error)

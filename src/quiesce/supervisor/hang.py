@@ -36,7 +36,7 @@ class HangReport:
 
     Args:
         closers: the task of each closing, by the name of its resource.
-        start: the task of the start-up function.
+        start: the tasks of the start-up function and of openings in hand, by kind and name.
         requests: the requests in flight and their tasks.
         now: seconds of the machine's clock.
     """
@@ -48,7 +48,7 @@ class HangReport:
         sections: Sections,
         resources: Mapping[str, object],
         closers: Mapping[str, Task],
-        start: Callable[[], Task | None],
+        start: Callable[[], Mapping[tuple[str, str], Task]],
         requests: Callable[[], Mapping[Task, Request]],
         now: Callable[[], float],
     ) -> None:
@@ -92,15 +92,19 @@ class HangReport:
 
     def at_the_end(self) -> list[StillRunning]:
         """What still runs although closing is over, and the threads that the interpreter's exit waits for."""
-        kinds = ("request", "worker", "section", "closer")
+        kinds = ("start", "opening", "request", "worker", "section", "closer")
         found = [hang for hang in self.everything() if hang.what in kinds]
         found += [StillRunning("thread", name, None, at, "", "", None) for name, at in busy_threads(daemons=False)]
         return [replace(hang, share=1.0) for hang in found]
 
     def _look_at_start(self, share: float | None) -> Iterator[StillRunning]:
-        task = self._start()
-        if task is not None and not task.done():
-            yield self._told("start", "function", None, task, share)
+        for (what, name), task in self._start().items():
+            if not task.done():
+                thread = thread_called(f"quiesce resource {name}")
+                if thread is None:
+                    yield self._told(what, name, None, task, share)
+                else:
+                    yield StillRunning(what, name, None, top_of_thread(thread), "", "", share)
 
     def _look_at_requests(self, share: float | None) -> Iterator[StillRunning]:
         for task, request in list(self._requests().items()):

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from quiesce.errors import SettingsError, StartError
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.supervisor.health import Gate
 from quiesce.supervisor.http_connections import tell_http, tell_websocket, watched
@@ -30,18 +31,46 @@ UNWIND = 1.0
 """Seconds for which aborted requests are waited for."""
 
 
+def configured(gate: Gate, settings: dict[str, Any]) -> "uvicorn.Config":
+    """uvicorn's settings for one application, read in the start-up function: there a bad one ends with status 78.
+
+    Args:
+        settings: further ones of `uvicorn.Config`, such as `h11_max_incomplete_event_size`.
+
+    Raises:
+        SettingsError: uvicorn does not take them.
+        StartError: uvicorn is not installed.
+    """
+    try:
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise StartError(f"s.http needs {error.name}, which is not installed: pip install 'quiesce[http]'") from None
+    try:
+        # When we are the host, no resource lives in the application's lifespan: it would be closed before
+        # our workers end.
+        config = uvicorn.Config(gate, **{"log_config": None, "access_log": False, **settings, "lifespan": "off"})
+        config.load()
+    except Exception as error:
+        # Names only: a value may be the password of a key.
+        told = ", ".join(settings) or "none"
+        raise SettingsError(f"s.http: uvicorn does not take its settings ({told}): {error}") from error
+    return config
+
+
 class HttpServer:
     """One application on one socket.
 
     Args:
-        settings: further settings of `uvicorn.Config`, such as `h11_max_incomplete_event_size`.
+        config: see `configured`.
+        listens: how many may stand in the socket's queue, where that is not as it was bound.
     """
 
-    def __init__(self, gate: Gate, sock: socket.socket, settings: dict[str, Any]) -> None:
+    def __init__(self, gate: Gate, sock: socket.socket, config: "uvicorn.Config", listens: int | None = None) -> None:
         self.gate = gate
         self._sock = sock
         self._port = int(sock.getsockname()[1])
-        self._settings = settings
+        self._config = config
+        self._listens = listens
         self._server: uvicorn.Server | None = None
         self._listener: Listener | None = None
         self._http_class: Any = None
@@ -59,19 +88,15 @@ class HttpServer:
         """Begins to accept connections."""
         import uvicorn
 
-        # When we are the host, no resource lives in the application's lifespan: it would be closed before
-        # our workers end.
-        settings: dict[str, Any] = {"log_config": None, "access_log": False, **self._settings, "lifespan": "off"}
-        config = uvicorn.Config(self.gate, **settings)
-        config.load()
+        config = self._config
         server = uvicorn.Server(config)
         self._http_class = watched(config.http_protocol_class, self._changed.set)
         await server.on_tick(0)
         if self._draining:
             return
         self._server = server
-        if "backlog" in self._settings:
-            self._sock.listen(config.backlog)
+        if self._listens is not None:
+            self._sock.listen(self._listens)
         self._listener = Listener(self._sock, self._protocol, config.ssl, self._changed.set)
         self._listener.open()
         self._ticking = asyncio.create_task(self._tick(server), name="http date header")

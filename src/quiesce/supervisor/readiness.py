@@ -45,6 +45,10 @@ class Readiness:
         self._down[worker] = reason
         self._settle()
 
+    def worker_returned(self, worker: str) -> None:
+        """Not ready from here on: nobody told it to stop, and nobody begins it again."""
+        self.worker_down(worker, "returned without being told to stop")
+
     def worker_up(self, worker: str) -> None:
         self._down.pop(worker, None)
         self._settle()
@@ -61,7 +65,7 @@ class Readiness:
     def _ask(name: str, worker: ShowsProgress, now: float) -> str | None:
         try:
             return worker.why_not_ready(now)
-        except Exception as error:  # noqa: BLE001 - the probe must answer, and a worker that cannot is not ready
+        except BaseException as error:  # noqa: BLE001 - the probe must answer, and a worker that cannot is not ready
             return f"cannot say whether it makes progress: {type(error).__name__}: {error}"
 
     def _set(self, opened: bool, why: str) -> None:

@@ -32,12 +32,19 @@ class Reporting:
         self._log = log
         self._own_process = own_process
         self._abandoned: list[Abandoned] = []
+        self._will_not_end = False
         self._hung: dict[tuple[str, str], ev.StillRunning] = {}
 
     def abandon(self, worker: str, what: str, count: int) -> None:
         """Work that had begun was left unfinished."""
         self._abandoned.append(Abandoned(worker, what, count))
         self._telling.tell(ev.WorkAbandoned(worker, what, count))
+
+    def will_not_end(self, task: ev.StillRunning) -> None:
+        """A task that nobody owns goes on after its cancel: a loop that waits for its tasks would never end."""
+        self._will_not_end = True
+        self.abandon(f"task {task.name}", "task that did not end when cancelled", 1)
+        self.still_running([task])
 
     def still_running(self, found: Iterable[ev.StillRunning]) -> None:
         """Tells what hangs, and keeps for the report what hung when its bound was over."""
@@ -73,7 +80,7 @@ class Reporting:
         report = compose(self._service, self._machine, now, self._abandoned, self.errors, hung)
         if isinstance(self.start_error, SettingsError):
             return report.with_exit_code(ExitCode.BAD_CONFIGURATION)
-        return report
+        return report.with_exit_code(ExitCode.HARD_DEADLINE) if self._will_not_end else report
 
     def _write_termination_message(self, report: ShutdownReport) -> None:
         if self._own_process:

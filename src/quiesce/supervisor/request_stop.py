@@ -27,6 +27,10 @@ class HttpStop:
             self.deadline = deadline
             self.fired.set()
 
+    def shorten(self, deadline: Deadline) -> None:
+        """Less time is left than was told."""
+        self.deadline = min(self.deadline, deadline)
+
 
 class RequestStop:
     """What one request is given: told to end, and until when.

@@ -73,13 +73,19 @@ async def open_with_patience(
         except QuiesceError as error:
             if not error.retryable:
                 raise
+            told = _told(resource.name, error)
             wait = min(backoff.wait(attempt), max(0.0, until - loop.time()))
             if loop.time() >= until:
                 raise StartError(
-                    f"{resource.name} was not available for {limit:g} s ({attempt} tries); the last answer: {error}"
+                    f"{resource.name} was not available for {limit:g} s ({attempt} tries); the last answer: {told}"
                 ) from error
-            tell(ResourceUnavailable(resource.name, str(error), attempt, wait))
+            tell(ResourceUnavailable(resource.name, told, attempt, wait))
             await asyncio.sleep(wait)
+
+
+def _told(name: str, error: Exception) -> str:
+    """The error's text; whoever says it names the resource already."""
+    return str(error).removeprefix(f"{name}: ")
 
 
 async def close_bounded(resource: Resource[Any], deadline: Deadline) -> tuple[str, Closed]:
@@ -115,10 +121,15 @@ def left_behind() -> Collection[asyncio.Task[Any]]:
 
 async def _outcome(resource: Resource[Any], deadline: Deadline) -> tuple[str, Closed]:
     try:
-        closed = await resource.close(deadline)
+        # One that keeps the contract loosely returns nothing.
+        said: Closed | None = await resource.close(deadline)
     except StillClosing as error:
         return "overran", Closed(detail=str(error))
     except BaseException as error:  # SystemExit in a task would tear the loop down
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # ours, at the end of its time: told by who cancelled it
         log.error("closing %s failed", resource.name, exc_info=error)
         return "failed", Closed(detail=f"{type(error).__name__}: {error}")
+    closed = said if isinstance(said, Closed) else Closed()
     return ("forced" if closed.forced else "clean"), closed

@@ -39,11 +39,13 @@ class SignalLadder:
         self._clock = clock
         self._debounce = debounce
         self._steps: list[int] = []
+        self._first_at = 0.0
         self._last: float | None = None
         self._previous: dict[int, Any] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: Callable[[int, int], None] | None = None
         self._asked: Callable[[], None] | None = None
+        self._arm: Callable[[float], None] | None = None
         self._guard: asyncio.TimerHandle | None = None
 
     def install(self) -> None:
@@ -54,6 +56,14 @@ class SignalLadder:
             self._previous[number] = signal.signal(number, self._handle)
         self._previous[ASKING] = signal.signal(ASKING, self._ask)
         self._register_stacks()
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        """A forked child is not the service: with our handlers it would swallow the signals that are to end it."""
+        self._loop = self._listener = self._asked = self._arm = self._guard = None
+        self._steps.clear()
+        if self._previous:
+            self.restore()
 
     def restore(self) -> None:
         """Gives the signals back to whoever had them."""
@@ -67,14 +77,28 @@ class SignalLadder:
         loop: "asyncio.AbstractEventLoop",
         listener: Callable[[int, int], None],
         asked: Callable[[], None] | None = None,
+        arm: Callable[[float], None] | None = None,
     ) -> None:
         """Calls `listener(step, number)` on the loop for each step, those before the attachment too, and
-        `asked()` for each SIGQUIT. From here on the ownership of the handlers is guarded."""
+        `asked()` for each SIGQUIT. From here on the ownership of the handlers is guarded.
+
+        `arm`: see `arm_with`.
+        """
+        if arm is not None:
+            self.arm_with(arm)
         self._loop, self._listener, self._asked = loop, listener, asked
         for step, number in enumerate(list(self._steps), start=1):
             listener(step, number)
         if self._previous:
             self._guard = loop.call_later(LOOK_AGAIN, self._look_after_handlers)
+
+    def arm_with(self, arm: Callable[[float], None]) -> None:
+        """Calls `arm(at)` in the handler itself at the first signal, or now if that has come: `at` is its instant
+        on the ladder's clock. Whatever blocks the main thread's next line cannot keep the hard deadline from being
+        armed. It takes the place of the one given before."""
+        self._arm = arm
+        if self._steps:
+            arm(self._first_at)
 
     def detach(self) -> None:
         self._loop = self._listener = self._asked = None
@@ -97,6 +121,11 @@ class SignalLadder:
         if step >= 3:
             # No clean-up on purpose: somebody has asked three times.
             os._exit(128 + number)
+        if step == 1:
+            self._first_at = now
+            if self._arm is not None:
+                # Here and not on the loop: the loop may be what hangs.
+                self._arm(now)
         if self._listener is not None:
             self._call(self._listener, step, number)
 

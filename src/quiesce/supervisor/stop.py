@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import Event, IterationEnded
 from quiesce.supervisor.every import Every, EverySync, Iteration
+from quiesce.supervisor.leaving import carried, result_of
 
 T = TypeVar("T")
 
@@ -66,6 +67,10 @@ class StopToken:
         for wake in wakers:
             self._wake(wake)
 
+    def shorten(self, deadline: Deadline) -> None:
+        """Less time is left than was told. Runs on the loop's thread."""
+        self.deadline = min(self.deadline, deadline)
+
     def abort(self, cause: str) -> None:
         """The worker is given up. Said before the cancel, so that whoever gets that can ask. The first counts."""
         if self.abort_cause is None:
@@ -112,7 +117,7 @@ class StopToken:
             work.close()
             return None
         loop = asyncio.get_running_loop()
-        waiting = loop.create_task(work, name=f"{self.worker} waits")
+        waiting = loop.create_task(carried(work), name=f"{self.worker} waits")
         woken = loop.create_future()
         wake = partial(_set, woken)
         waiting.add_done_callback(wake)
@@ -132,7 +137,7 @@ class StopToken:
             return None
         if waiting.cancelled() and self._fired.is_set():
             return None
-        return waiting.result()
+        return result_of(waiting)
 
     def on_stop(self, wake: Callable[..., object], *args: object) -> None:
         waker = partial(wake, *args) if args else wake
@@ -145,7 +150,7 @@ class StopToken:
     def _wake(self, waker: Callable[[], object]) -> None:
         try:
             waker()
-        except Exception:
+        except BaseException:
             # The stop itself must not fail for it, nor the other wakers.
             log.exception("%s: waking it for the stop failed", self.worker)
 

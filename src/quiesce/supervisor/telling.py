@@ -1,6 +1,7 @@
 """Hands the service's events to its observers, and writes them to the log."""
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -45,8 +46,11 @@ class Telling:
         for observer in self._observers:
             try:
                 observer.observe(event)
-            except Exception:
-                log.exception("observer %r failed on %s", observer, type(event).__name__)
+            except BaseException:
+                # SystemExit and CancelledError as well: it runs in the middle of a decision, or of the loop's turn.
+                # Nor may the log's own failure surface there, as where standard error is closed.
+                with contextlib.suppress(Exception):
+                    log.exception("observer %r failed on %s", observer, type(event).__name__)
 
 
 class LogObserver:
@@ -77,6 +81,9 @@ class LogObserver:
                 if scale < 1:
                     text += f"; only {available:.3g} s are left, so every part gets {scale:.0%} of its bound"
                 return logging.ERROR if failed else logging.WARNING if scale < 1 else logging.INFO, text
+            case ev.StopHastened(reason=reason, available=available, scale=scale):
+                left = f"only {available:.3g} s are left, so every part gets {scale:.0%} of its bound"
+                return logging.WARNING, f"stop requested again: {reason}; {left}"
             case ev.AbortRequested(reason=reason):
                 return logging.WARNING, f"abort requested: {reason}; work in hand is given up"
             case ev.PartBegan(part=part, bound=bound):
@@ -120,4 +127,6 @@ def write_report(report: ShutdownReport, *, hushed: bool = False) -> None:
     level = logging.DEBUG if hushed else logging.INFO if report.exit_code == 0 else logging.WARNING
     values = report.as_dict()
     fields = {"message": "shutdown report", "event": "shutdown_report", "report": values}
-    report_log.log(level, "shutdown report %s", json.dumps(values, separators=(",", ":")), extra={FIELDS: fields})
+    with contextlib.suppress(OSError, ValueError):
+        # A log that cannot be written, as where standard error is closed, must not keep the process from its end.
+        report_log.log(level, "shutdown report %s", json.dumps(values, separators=(",", ":")), extra={FIELDS: fields})

@@ -69,6 +69,10 @@ class Working:
         )
         state = self._machine.workers[name]
         self._telling.tell(ev.WorkerEnded(name, state.outcome or "finished", state.seconds))
+        if state.outcome == "finished" and not worker.token.requested:
+            # Nothing fails, and nothing is done any more: what a probe that asks for the process only never sees.
+            log.warning("worker %s returned without being told to stop; nobody begins it again", name)
+            self._readiness.worker_returned(name)
         self._turn(state.outcome == "failed")
 
     async def _until_it_is_over(self, name: str, worker: RunningWorker) -> str | None:
@@ -111,9 +115,9 @@ class Working:
 
         try:
             await self._sections.run(f"hand back of {name}", bounded)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise
             log.error("worker %s: handing back what it had in hand failed", name, exc_info=error)
             self._reporting.errors.append(f"worker {name}: hand_back: {line_of(error)}")

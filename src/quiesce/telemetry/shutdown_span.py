@@ -1,4 +1,4 @@
-"""OpenTelemetry: one span for the shutdown, with a child for each of its parts. Needs `quiesce[otel]`.
+"""OpenTelemetry: one span for the shutdown, with a child for each of its parts.
 
 A process that goes away takes with it what its exporter still holds back. So the spans are ended and flushed
 inside the part `report`, within its bound, and not at the interpreter's exit.

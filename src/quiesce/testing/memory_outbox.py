@@ -48,7 +48,7 @@ class MemoryRow:
             topic=event.topic,
             type=event.type,
             payload=self.payload,
-            headers=dict(event.headers),
+            headers=event.stored_headers(),
             attempts=self.attempts,
         )
 
@@ -107,7 +107,7 @@ class MemoryClaim:
                     row.dispatched = True
                     row.retry_at = None
                 case Retry():
-                    row.attempts += 1
+                    row.attempts += outcome.counts
                     row.retry_at = self._store.now() + max(0.0, outcome.wait)
                     row.reason = outcome.reason
                 case Dead():

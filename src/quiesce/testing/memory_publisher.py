@@ -27,7 +27,8 @@ class Fault(Enum):
 
 
 Script = Callable[[ClaimedEvent], Outcome | Fault | None]
-"""Asked when an event reaches the broker; None lets it pass. An outcome other than Dispatched keeps it out."""
+"""Asked when an event reaches the broker; None lets it pass. An outcome other than Dispatched keeps it out, and with it
+all that is behind: until the producer is discarded nothing more is sent, so that nothing goes before a retry."""
 
 
 class MemoryBroker:
@@ -103,6 +104,7 @@ class MemoryPublisher:
         self._calls: set[_Call] = set()
         self._open = False
         self._broken = False
+        self._refused = False
         self._looking = False
 
     async def open(self) -> Self:
@@ -145,11 +147,19 @@ class MemoryPublisher:
             self._finish_calls()
             return
         call.answer(event, answer)
+        if self._refused:
+            self._refused = False
+            self._broken = True
+            self._finish_calls()
+            return
         self.look()
 
     def _broker_says(self, event: ClaimedEvent) -> Outcome | Fault:
         told = self._script(event) if self._script else None
-        if told is Fault.NEVER_ARRIVES or isinstance(told, Retry | Dead):
+        if isinstance(told, Retry | Dead):
+            self._refused = True
+            return told
+        if told is Fault.NEVER_ARRIVES:
             return told
         if not self._broker.has(event.topic):
             return Retry(f"UNKNOWN_TOPIC_OR_PART: {event.topic}")

@@ -6,7 +6,7 @@ machine. Durations are float seconds.
 
 import contextlib
 import os
-import select
+import selectors
 import shutil
 import signal
 import subprocess
@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from quiesce.errors import StartError
 from quiesce.testing.process_guard import children_of
@@ -74,7 +75,7 @@ class GuardedProcess:
         assert self._guard.stdout is not None
         if not self._guard.stdout.closed:
             # The guard's output ends with it. Popen.wait would look only twenty times a second.
-            if not select.select([self._guard.stdout], [], [], max(timeout, 0))[0]:
+            if not _readable(self._guard.stdout, timeout):
                 return None
             status = self._guard.wait(_GUARD_BOUND)
             self._finalizer()
@@ -143,6 +144,14 @@ def _let_go(guard: "subprocess.Popen[bytes]", owner: int) -> None:
         guard.wait(_GUARD_BOUND)
 
 
+def _readable(pipe: IO[bytes], timeout: float) -> bool:
+    """Whether it has something to read, or has ended, within `timeout` seconds."""
+    # Not select.select: it takes no descriptor from 1024 on, and a process under load has those.
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        return bool(selector.select(max(timeout, 0)))
+
+
 def spawn(
     command: Sequence[str],
     *,
@@ -171,8 +180,7 @@ def spawn(
     except OSError as error:
         raise StartError(f"cannot start {command[0]}: {error.strerror}") from error
     assert guard.stdout is not None
-    ready = select.select([guard.stdout], [], [], _GUARD_BOUND)[0]
-    answer = guard.stdout.readline().split() if ready else []
+    answer = guard.stdout.readline().split() if _readable(guard.stdout, _GUARD_BOUND) else []
     if answer[:1] != [b"started"]:
         _let_go(guard, os.getpid())
         reason = os.strerror(int(answer[1])) if len(answer) == 2 else "its guard did not answer"

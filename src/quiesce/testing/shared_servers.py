@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
@@ -18,7 +19,13 @@ from quiesce.testing.tansu import LocalTansu
 
 ADDRESS_VARIABLES = {"postgres": "QUIESCE_TEST_POSTGRES_DSN", "kafka": "QUIESCE_TEST_KAFKA_BOOTSTRAP"}
 REQUIRE_VARIABLE = "QUIESCE_TEST_REQUIRE"
-TITLES = {"postgres": "PostgreSQL", "kafka": "Apache Kafka", "tansu": "the embedded broker"}
+TITLES = {
+    "postgres": "PostgreSQL",
+    "kafka": "Apache Kafka",
+    "tansu": "the embedded broker",
+    "pgbouncer": "PgBouncer",
+    "namespaces": "namespaces of their own",
+}
 # Inside the limit of a test, so that a server that does not start is told as that and not as a slow test.
 _ANSWER_BOUND = 50.0
 _POLL = 0.02
@@ -117,8 +124,32 @@ def _given(part: str) -> str:
 
 
 def _missing_parts() -> dict[str, str]:
-    available = {"postgres": LocalPostgres.available, "kafka": LocalKafka.available, "tansu": LocalTansu.available}
+    available = {
+        "postgres": LocalPostgres.available,
+        "kafka": LocalKafka.available,
+        "tansu": LocalTansu.available,
+        "pgbouncer": _no_pgbouncer,
+        "namespaces": _no_namespaces,
+    }
     return {part: reason for part, ask in available.items() if not _given(part) and (reason := ask())}
+
+
+def pgbouncer() -> str | None:
+    """PgBouncer's program. Distributions put it where only root looks."""
+    return shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+
+
+def _no_pgbouncer() -> str | None:
+    return None if pgbouncer() else "PgBouncer is not installed: apt-get install pgbouncer, or your system's way."
+
+
+def _no_namespaces() -> str | None:
+    """Whether a process can be PID 1 of its own, or have a network of its own."""
+    if shutil.which("unshare") is None:
+        return "unshare(1) is not installed: it comes with util-linux, on Linux."
+    command = ["unshare", "--pid", "--net", "--fork", "--mount-proc", "--kill-child", "true"]
+    tried = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10.0)
+    return None if tried.returncode == 0 else f"Making one is refused here (root may): {tried.stderr.strip()}"
 
 
 def _described(part: str, missing: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from quiesce.examples.order_service.schema import require
 from quiesce.examples.order_service.settings import Settings
 from quiesce.kafka import KafkaPublisher, KafkaSource
 from quiesce.metrics import PrometheusMetrics
-from quiesce.postgres import OutboxRows, open_pool
+from quiesce.postgres import OutboxLog, OutboxRows, OutboxWatch, open_pool, prune
 
 
 @service(
@@ -29,10 +29,13 @@ async def orders(s: Service) -> None:
     await require(db)
     add_routes(app, db, cfg.order_topic)
 
-    s.run(Relay(OutboxRows(cfg.relay_dsn), KafkaPublisher(cfg.kafka_bootstrap)))
+    outbox = OutboxLog(cfg.relay_dsn) if cfg.outbox_store == "log" else OutboxRows(cfg.relay_dsn)
+    s.run(Relay(outbox, KafkaPublisher(cfg.kafka_bootstrap)))
     s.run(Consumer(KafkaSource(cfg.consumer, cfg.product_topic, group=cfg.consumer_group), on_product, db))
     # Tearing it loses nothing: the next replica finds the same expired orders.
     s.every(cfg.expire_every, expire_orders, db, cfg.expire_after, cfg.order_topic, on_drain="cancel")
+    s.every(cfg.prune_every, prune, db, cfg.keep_dispatched, on_drain="cancel")
+    s.run(OutboxWatch(db))  # for the metrics
 
 
 if __name__ == "__main__":

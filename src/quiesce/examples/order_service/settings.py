@@ -11,6 +11,8 @@ class Settings:
     kafka_bootstrap: str
     outbox_dsn: str = ""
     """Where the relay connects; DATABASE_URL by default. It never uses the application's pool."""
+    outbox_store: str = "log"
+    """`log`, or `row` for the way of locked and marked rows. A table stays with the one that began."""
     host: str = "0.0.0.0"  # noqa: S104 - a pod is reached from outside
     port: int = 8080
     order_topic: str = "order-events"
@@ -22,6 +24,9 @@ class Settings:
     expire_after: float = 900.0
     """Seconds an order may stay unpaid."""
     expire_every: float = 60.0
+    keep_dispatched: float = 7 * 86_400.0
+    """Seconds a dispatched event stays in the table."""
+    prune_every: float = 60.0
     pool_size: int = 10
 
     def __post_init__(self) -> None:
@@ -32,10 +37,12 @@ class Settings:
                 raise ValueError(f"{name.upper()}: got a value that is no URL, takes postgresql://user@host/database")
         if not self.kafka_bootstrap:
             raise ValueError("KAFKA_BOOTSTRAP: got '', takes addresses of brokers, such as kafka:9092")
+        if self.outbox_store not in ("log", "row"):
+            raise ValueError(f"OUTBOX_STORE: got {self.outbox_store!r}, takes log or row")
         if not 0 < self.port < 65_536:
             raise ValueError(f"PORT: got {self.port}, takes a port from 1 to 65535")
-        if self.expire_after <= 0 or self.expire_every <= 0:
-            raise ValueError("EXPIRE_AFTER and EXPIRE_EVERY take seconds, more than 0")
+        if min(self.expire_after, self.expire_every, self.keep_dispatched, self.prune_every) <= 0:
+            raise ValueError("EXPIRE_AFTER, EXPIRE_EVERY, KEEP_DISPATCHED and PRUNE_EVERY take seconds, more than 0")
 
     @property
     def relay_dsn(self) -> str:

@@ -1,0 +1,112 @@
+"""`quiesce outbox doctor`: looks over what the promises rest on."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from quiesce.cli.flags import add_flag, add_repeated_flag
+from quiesce.cli.outbox_flags import add_dsn, add_json, dsn, run
+from quiesce.cli.outbox_table import print_json
+from quiesce.errors import SettingsError
+from quiesce.lifecycle.report import ExitCode
+from quiesce.outbox.event import MAX_EVENT_BYTES
+
+if TYPE_CHECKING:
+    from quiesce.outbox.checks import Check
+
+
+def add_to(topics: Any) -> None:
+    parser = topics.add_parser(
+        "doctor",
+        help="look over what the promises rest on",
+        description="Looks at the database, the tables, the relays and, with --kafka, at what the topics promise. It "
+        "changes nothing.",
+        epilog="Exit status: 0 nothing is bad, though there may be warnings; 1 something is.",
+    )
+    add_dsn(parser)
+    add_flag(
+        parser, "--kafka", default=None, metavar="ADDRESS", help="look at the topics too: host:port[,host:port...]"
+    )
+    add_flag(
+        parser,
+        "--kafka-config",
+        default=None,
+        metavar="FILE",
+        help="more settings of the Kafka client, one name=value a line, such as security.protocol=SSL",
+    )
+    add_repeated_flag(parser, "--topic", help="a topic to look at, beside those of recent events")
+    add_flag(
+        parser,
+        "--max-event-bytes",
+        default=MAX_EVENT_BYTES,
+        convert=_bytes,
+        metavar="N",
+        help="what your writers enqueue at most",
+    )
+    add_json(parser)
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(arguments: argparse.Namespace) -> int:
+    return run(_doctor(arguments))
+
+
+async def _doctor(arguments: argparse.Namespace) -> int:
+    from quiesce.outbox.checks import worst
+    from quiesce.postgres.doctor import examine, recent_topics
+    from quiesce.postgres.operating import operating
+
+    if arguments.kafka is None and (arguments.kafka_config is not None or arguments.topic):
+        raise SettingsError("--kafka: not set; --kafka-config and --topic take it beside them")
+    config = _kafka_config(arguments.kafka_config)
+    async with operating(dsn(arguments), require=False) as connection:
+        checks = await examine(connection)
+        topics = set(arguments.topic)
+        if arguments.kafka is not None and not any(c.name == "schema" and c.verdict == "bad" for c in checks):
+            topics |= set(await recent_topics(connection))
+    if arguments.kafka is not None:
+        from quiesce.kafka.topic_promises import topic_promises
+
+        checks += await topic_promises(
+            {**config, "bootstrap.servers": arguments.kafka}, topics, max_event_bytes=arguments.max_event_bytes
+        )
+    verdict = worst(checks)
+    if arguments.json:
+        print_json({"verdict": verdict, "checks": [check.as_dict() for check in checks]})
+    else:
+        _print(checks)
+    return ExitCode.FAILED if verdict == "bad" else ExitCode.CLEAN
+
+
+def _print(checks: "list[Check]") -> None:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        mark = check.verdict.upper() if check.verdict == "bad" else check.verdict
+        print(f"{mark:<4}  {check.name:<{width}}  {check.found}")
+        if check.advice:
+            print(f"{'':4}  {'':{width}}  -> {check.advice}")
+
+
+def _kafka_config(path: str | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--kafka-config: {path}: cannot be read: {error}") from error
+    config = {}
+    for number, line in enumerate(lines, 1):
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            # Not shown: it may be a piece of a password.
+            raise SettingsError(f"--kafka-config: {path}, line {number}: takes name=value")
+        config[name.strip()] = value.strip()
+    return config
+
+
+def _bytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, takes bytes, 1 or more")
+    return int(text)

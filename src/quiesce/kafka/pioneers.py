@@ -1,0 +1,52 @@
+"""The first event that a producer sends to a partition goes alone."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from quiesce.kafka.partitions import partition_of
+from quiesce.outbox.event import ClaimedEvent
+
+_LASTS = 3600.0
+"""Seconds for which a partition counts as proven: a broker forgets a producer that is idle for a day
+(`producer.id.expiration.ms`)."""
+
+
+class Pioneers:
+    """Which partitions a producer has written to.
+
+    A broker refuses a batch when the one before it is missing, and so keeps the order while several are in
+    flight. But it can only tell if it knows the producer: while nothing of it has been written to a partition,
+    any batch is taken. Were the first one refused, the second would overtake it; and were the first one to be
+    tried again, the client would take the second one's ack for an ack of both, and the first would be lost.
+    So one event, the pioneer, is answered before the partition gets anything else.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._proven: dict[str, dict[int, float]] = {}
+        self._whole: dict[str, float] = {}
+        """Topics all of whose partitions are proven, and until when."""
+
+    def among(self, events: Sequence[ClaimedEvent], partitions: Callable[[str], int]) -> list[ClaimedEvent]:
+        """Of these events, the first for each partition that is not proven. `partitions` tells how many a topic has,
+        0 if that is not known."""
+        now = self._clock()
+        unproven = {topic for topic in {event.topic for event in events} if self._whole.get(topic, 0.0) <= now}
+        if not unproven:
+            return []
+        counts = {topic: count for topic in unproven if (count := partitions(topic))}
+        found: dict[tuple[str, int], ClaimedEvent] = {}
+        for event in events:
+            if event.topic not in counts:
+                continue
+            number = partition_of(event.aggregate_id, counts[event.topic])
+            if self._proven.get(event.topic, {}).get(number, 0.0) <= now:
+                found.setdefault((event.topic, number), event)
+        return list(found.values())
+
+    def arrived(self, event: ClaimedEvent, partitions: int) -> None:
+        """A pioneer was acked: its partition is proven."""
+        proven = self._proven.setdefault(event.topic, {})
+        proven[partition_of(event.aggregate_id, partitions)] = self._clock() + _LASTS
+        if len(proven) == partitions:
+            self._whole[event.topic] = min(proven.values())

@@ -1,0 +1,45 @@
+"""What is known of one topic, and what was told of it."""
+
+import logging
+from dataclasses import dataclass, field
+
+from quiesce.kafka.topic_answers import Answer
+from quiesce.outbox.outcome import Dead, Outcome, Retry
+
+_LOG = logging.getLogger("quiesce.kafka")
+
+
+@dataclass(slots=True)
+class TopicState:
+    """Instants are seconds of one clock."""
+
+    answer: Answer = field(default_factory=Answer)
+    wrong: Outcome | None = None
+    """What becomes of its events while none can go there."""
+    ask_at: float = 0.0
+    """When to ask again."""
+    refused: int = 0
+    """How often in a row the broker refused us without telling our rights."""
+    since: float = 0.0
+    """Since when something is wrong."""
+    doubtful: bool = False
+    """It must be asked about before anything more is sent."""
+    told: str = ""
+
+    def go_wrong(self, topic: str, outcome: Outcome, now: float) -> None:
+        """Nothing can go to it."""
+        self.wrong = outcome
+        assert isinstance(outcome, Dead | Retry)
+        self.tell(topic, outcome.reason, now)
+
+    def tell(self, topic: str, wrong: str, now: float) -> None:
+        """Logs what is wrong, once for each change; nothing, when all is well."""
+        if wrong == self.told:
+            return
+        if not self.told:
+            self.since = now
+        if wrong:
+            _LOG.warning("topic %r: its events wait, others flow: %s", topic, wrong)
+        else:
+            _LOG.info("topic %r takes events again after %.1f s", topic, now - self.since)
+        self.told = wrong

@@ -1,0 +1,171 @@
+"""One member's dealings while its lock connection lives: what it takes, what it gives up, whom it ends."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from quiesce.errors import QuiesceError, Unavailable
+from quiesce.postgres import lane_statements as sql
+from quiesce.postgres.lane_locks import LaneLocks
+from quiesce.postgres.lane_records import LaneRecords
+
+logger = logging.getLogger("quiesce.postgres")
+
+SHARE_EVERY = 0.5
+"""Seconds between two counts of the members. Each is also the sign of life on the lock connection."""
+
+_ALIVE_WITHIN = 3.0
+_RECORD_AGAIN = 1.0
+_SILENCE_LOOKS = 4
+
+_Result = TypeVar("_Result")
+
+
+class LaneKeeper:
+    """Brings what it has locked in line with its share, one `round` at a time.
+
+    A lane is owned, and stands in `held`, from the moment its epoch was raised until it is let go, which is before its
+    lock falls. What it locks beyond its share are the lanes it locked last: only those can be given up.
+    """
+
+    def __init__(
+        self,
+        locks: LaneLocks,
+        records: LaneRecords,
+        name: str,
+        takeover_after: float,
+        busy: Callable[[], Collection[int]] | None,
+    ) -> None:
+        self._locks = locks
+        self._records = records
+        self._name = name
+        self._takeover_after = takeover_after
+        self._busy = busy
+        self._share = 0
+        self._share_at = float("-inf")
+        self._record_at = float("-inf")
+        self._silence_at = float("-inf")
+        # Members begin to look at different lanes, so that they seldom want the same one.
+        turn = random.randrange(sql.LANES)  # noqa: S311 - any order is right
+        self._order = [(turn + step) % sql.LANES for step in range(sql.LANES)]
+        self.held: dict[int, int] = {}
+        """The lanes that are owned, with their epochs."""
+
+    @property
+    def surplus(self) -> frozenset[int]:
+        """The owned lanes that others are due."""
+        return frozenset(self._locks.lanes[self._share :]) & self.held.keys()
+
+    def let_go(self, lanes: Iterable[int]) -> None:
+        """Owns these lanes no more. The next round unlocks those beyond the share, and owns the others anew."""
+        for lane in lanes:
+            self.held.pop(lane, None)
+
+    async def round(self) -> None:
+        """Looks once at everything that is due.
+
+        Raises:
+            Unavailable: the lock connection is lost.
+            SettingsError, SchemaMissing: see `LaneLocks` and `LaneRecords`.
+        """
+        before = frozenset(self.held)
+        if time.monotonic() >= self._share_at + SHARE_EVERY:
+            await self._look()
+        await self._give_up()
+        if time.monotonic() >= self._record_at:
+            await self._take()
+            await self._own()
+        await self._watch()
+        if before != self.held.keys():
+            owned = ", ".join(map(str, sorted(self.held))) or "none"
+            logger.info("%s: owns %d of %d lanes: %s", self._name, len(self.held), sql.LANES, owned)
+
+    async def _look(self) -> None:
+        self._share_at = time.monotonic()
+        self._share = await self._locks.share(_ALIVE_WITHIN)
+
+    async def _give_up(self) -> None:
+        if self._busy is not None:
+            busy = self._busy()
+            for lane in reversed(self._locks.lanes[self._share :]):
+                if lane in busy and lane in self.held:
+                    break
+                self.held.pop(lane, None)
+        count = 0
+        for lane in reversed(self._locks.lanes[self._share :]):
+            if lane in self.held:
+                break
+            count += 1
+        await self._locks.drop(count)
+
+    async def _take(self) -> None:
+        while len(locked := self._locks.lanes) < sql.LANES:
+            if await self._locks.take(self._order) is None:
+                return
+            # A free lane beyond the share: somebody may have left.
+            if len(locked) >= self._share:
+                await self._look()
+                if len(locked) >= self._share:
+                    await self._locks.drop(1)
+                    return
+
+    async def _own(self) -> None:
+        due = [lane for lane in self._locks.lanes[: self._share] if lane not in self.held]
+        if not due:
+            return
+        try:
+            epochs = await self._beside(self._records.own(self._locks.badge, due))
+        except Unavailable as error:
+            # Others may be luckier. What was locked is of no use to us.
+            self._record_at = time.monotonic() + _RECORD_AGAIN
+            logger.warning("%s; again in %g s", error, _RECORD_AGAIN)
+            await self._drop_unowned()
+            return
+        if self._locks.alive:
+            self.held.update(epochs)
+
+    async def _drop_unowned(self) -> None:
+        count = 0
+        for lane in reversed(self._locks.lanes):
+            if lane in self.held:
+                break
+            count += 1
+        await self._locks.drop(count)
+
+    async def _watch(self) -> None:
+        if len(self._locks.lanes) == sql.LANES or time.monotonic() < self._silence_at:
+            return
+        self._silence_at = time.monotonic() + self._takeover_after / _SILENCE_LOOKS
+        if not await self._locks.silent_owners(self._takeover_after):
+            return
+        try:
+            ended = await self._beside(self._records.end_frozen(self._takeover_after))
+        except QuiesceError as error:
+            logger.warning("%s: an owner gives no sign of life, and cannot be ended: %s", self._name, error)
+            return
+        if ended:
+            logger.warning(
+                "%s: ended the session of an owner of %d lanes that gave no sign of life for %g s while events waited",
+                self._name,
+                ended,
+                self._takeover_after,
+            )
+
+    async def _beside(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Waits for what may take long, and gives signs of life meanwhile."""
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=SHARE_EVERY)
+                if not task.done():
+                    await self._look()
+            return task.result()
+        finally:
+            # It ends at once: what it waits for is the server.
+            task.cancel()
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()

@@ -1,0 +1,178 @@
+"""The SQL of the log store: how a page is read, and how what became of it is recorded.
+
+**Read.** One statement for all lanes of a relay, so one snapshot S, which is returned with the page. Lanes are looked
+at in the order in which they are given: a backlog gives a page of the first lane, and idle lanes cost a few probes of
+an index each. Whatever is visible in S needs no further test, since a statement sees just that; only a lane that has
+more late events than a page holds is read under an older snapshot, `until`. Three branches a lane:
+
+- *new*: a range of the primary key `(lane, position)`.
+- *late, then in progress*: one range of the index `(lane, xid, position)` for each transaction that was in progress in
+  `seen`. As a comparison of rows that begins with `xid`, since the primary key can neither answer that nor give
+  that order: a planner that may choose walks the primary key up to `last` and filters, which grows with the table.
+- *late, then not begun*: transactions from `seen`'s xmax on, by the same index, fenced with OFFSET 0 and the position
+  tested outside, for the same reason. What it walks is what was written since the lane was last read.
+
+**Sizes.** A page ends early where its payloads exceed `$8` bytes, after one event at least. The length of a large value
+is known without fetching it.
+
+**Settle.** One statement, and so one transaction and one exchange with the server: it moves the cursors of all lanes
+for which the epoch is still ours, and parks, changes and deletes the events set aside in these lanes and no others.
+All values are absolute, so that it may be sent again when nobody knows whether it was carried out. A cursor ahead of
+the server's own transaction numbers is refused: a server that forgot some would give them out once more.
+
+"""
+
+from collections.abc import Iterable
+
+
+def array(values: Iterable[object]) -> str:
+    """An array as text, which is how the statements take it; see `row_statements.array`. None is NULL."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_COLUMNS = """
+event.position, event.id, event.aggregate_id, event.topic, event.type, event.payload, event.headers
+"""
+
+READ = f"""
+WITH page AS MATERIALIZED (
+    SELECT asked.place, asked.lane, part.*, coalesce(octet_length(part.payload), 0) AS bytes
+    FROM unnest(
+        $1::text::smallint[], $2::text::bigint[], $3::text::bigint[], $4::text::xid8[], $5::text::text[],
+        $6::text::pg_snapshot[]
+    ) WITH ORDINALITY AS asked (lane, last, at, xmax, running, until, place)
+    CROSS JOIN LATERAL (
+        (
+            SELECT {_COLUMNS}
+            FROM outbox_event AS event
+            WHERE event.lane = asked.lane AND event.position > asked.last
+                AND (asked.until IS NULL OR pg_visible_in_snapshot(event.xid, asked.until))
+            ORDER BY event.position LIMIT $7
+        ) UNION ALL (
+            SELECT late.*
+            FROM unnest(asked.running::xid8[]) AS running (xid)
+            CROSS JOIN LATERAL (
+                SELECT {_COLUMNS}
+                FROM outbox_event AS event
+                WHERE event.lane = asked.lane
+                    AND (event.xid, event.position) > (running.xid, asked.at)
+                    AND (event.xid, event.position) <= (running.xid, asked.last)
+                    AND (asked.until IS NULL OR pg_visible_in_snapshot(event.xid, asked.until))
+                ORDER BY event.xid, event.position LIMIT $7
+            ) AS late
+            WHERE asked.last > 0
+        ) UNION ALL (
+            SELECT {_COLUMNS}
+            FROM (
+                SELECT event.*
+                FROM outbox_event AS event
+                WHERE event.lane = asked.lane AND event.xid >= asked.xmax AND asked.last > 0
+                OFFSET 0
+            ) AS event
+            WHERE event.position > asked.at AND event.position <= asked.last
+                AND (asked.until IS NULL OR pg_visible_in_snapshot(event.xid, asked.until))
+        )
+        ORDER BY position LIMIT $7
+    ) AS part
+    ORDER BY asked.place LIMIT $7
+)
+SELECT NULL::smallint AS lane, count(*) AS position, NULL::uuid AS id, pg_current_snapshot()::text AS aggregate_id,
+    NULL::text AS topic, NULL::text AS type, NULL::bytea AS payload, NULL::jsonb AS headers
+FROM page
+UNION ALL
+(
+    SELECT lane, position, id, aggregate_id, topic, type, payload, NULLIF(headers, '{{}}'::jsonb)
+    FROM page
+    LIMIT CASE
+        WHEN (SELECT sum(bytes) FROM page) <= $8 THEN $7
+        ELSE (
+            SELECT greatest(1, count(*) FILTER (WHERE total <= $8))
+            FROM (SELECT sum(bytes) OVER (ORDER BY place, position) AS total FROM page) AS sized
+        )
+    END
+)
+"""  # noqa: S608 - a piece of our own
+"""The first row tells: the snapshot, and how many events the page had before it was cut for its size.
+In one order: lane by lane, in the order of position."""
+
+MAX_PAGE = 5000
+"""Events of one page, at most."""
+
+DUE = f"""
+SELECT event.lane, {_COLUMNS.strip()}
+FROM unnest($1::text::smallint[], $2::text::bigint[]) AS due (lane, position)
+JOIN outbox_event AS event ON event.lane = due.lane AND event.position = due.position
+"""  # noqa: S608 - a piece of our own
+"""Events set aside, by lane and position. `headers` as it is stored."""
+
+SETTLE = """
+WITH moved AS (
+    UPDATE outbox_lane AS lane SET seen = given.seen, last = given.last, until = given.until, at = given.at,
+        dispatched = given.dispatched, moved_at = clock_timestamp()
+    FROM unnest(
+        $1::text::smallint[], $2::text::bigint[], $3::text::pg_snapshot[], $4::text::bigint[], $5::text::pg_snapshot[],
+        $6::text::bigint[], $7::text::bigint[]
+    ) AS given (lane, epoch, seen, last, until, at, dispatched)
+    WHERE lane.lane = given.lane AND lane.epoch = given.epoch
+        AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
+    RETURNING lane.lane
+), parked AS (
+    INSERT INTO outbox_parked AS parked (event_id, position, lane, key, state, reason, attempts, next_at)
+    SELECT event_id, position, lane, key, state, reason, attempts, statement_timestamp() + wait * interval '1 second'
+    FROM json_to_recordset($8::text::json) AS given(
+        event_id uuid, position bigint, lane smallint, key text, state text, reason text, attempts int, wait float8)
+    WHERE lane IN (SELECT lane FROM moved)
+    ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, reason = excluded.reason,
+        attempts = excluded.attempts, next_at = excluded.next_at
+), gone AS (
+    DELETE FROM outbox_parked WHERE event_id = ANY ($9::text::uuid[]) AND lane IN (SELECT lane FROM moved)
+)
+SELECT lane FROM moved
+"""
+"""Returns the lanes that are still ours."""
+
+MOVE = SETTLE[SETTLE.index("UPDATE") : SETTLE.index("\n), parked")]
+"""The same where nothing is set aside, as nearly always."""
+
+LANES = """
+SELECT lane, epoch, seen::text, last, until::text, at, dispatched FROM outbox_lane
+WHERE lane = ANY ($1::text::smallint[])
+"""
+
+PARKED = """
+SELECT lane, event_id, position, key, state, reason, attempts,
+    extract(epoch FROM next_at - clock_timestamp())::float8 AS wait
+FROM outbox_parked
+WHERE lane = ANY ($1::text::smallint[]) AND state <> 'dead'
+UNION ALL
+SELECT dead.lane, dead.event_id, dead.position, dead.key, dead.state, dead.reason, dead.attempts, NULL
+FROM outbox_parked AS dead
+JOIN outbox_event AS event ON event.lane = dead.lane AND event.position = dead.position
+WHERE ($2::boolean OR cardinality($3::text::text[]) > 0)
+    AND dead.lane = ANY ($1::text::smallint[]) AND dead.state = 'dead'
+    AND ($2::boolean OR event.topic = ANY ($3::text::text[]))
+ORDER BY lane, position
+"""
+"""What is set aside and holds its key. `$2`: every dead letter does; `$3`: those of these topics do. Dead letters may
+be many, so nobody looks at them without need."""
+
+HEADS = """
+SELECT lane, event_id, position, key, state, reason, attempts,
+    extract(epoch FROM next_at - clock_timestamp())::float8 AS wait
+FROM outbox_parked
+WHERE lane = ANY ($1::text::smallint[]) AND state = 'retry'
+ORDER BY lane, next_at
+"""
+"""Pending retries, to see what operators did: redriven letters are new among them, discarded ones are missing."""
+
+STILL_DEAD = "SELECT event_id FROM outbox_parked WHERE event_id = ANY ($1::text::uuid[]) AND state = 'dead'"
+
+PAUSED = "SELECT coalesce(bool_or(paused_at IS NOT NULL), false) FROM outbox_control"

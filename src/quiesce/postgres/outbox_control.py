@@ -1,0 +1,79 @@
+"""Which kind of store runs a table, and in which database: the first store that opens it says so."""
+
+from typing import Literal
+
+import asyncpg
+
+from quiesce.errors import SettingsError
+from quiesce.postgres import schema
+from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.server_identity import server_identity
+
+_READ = "SELECT store, system_identifier FROM outbox_control"
+_TAKE = "UPDATE outbox_control SET store = $1 WHERE store IS NULL"
+_RECORD = "UPDATE outbox_control SET system_identifier = $1, timeline = $2 WHERE system_identifier IS NULL"
+_LANES = "SELECT count(*), count(*) FILTER (WHERE moved_at IS NOT NULL OR last > 0) FROM outbox_lane"
+# Row stores mark in the order of position, so the ends of each lane tell; a walk over all would take too long.
+_MARKED = """
+SELECT EXISTS (
+    SELECT FROM outbox_lane AS l CROSS JOIN LATERAL (
+        (SELECT * FROM outbox_event AS e WHERE e.lane = l.lane ORDER BY position LIMIT 1000)
+        UNION ALL
+        (SELECT * FROM outbox_event AS e WHERE e.lane = l.lane ORDER BY position DESC LIMIT 1000)
+    ) AS ends
+    WHERE ends.dispatched_at IS NOT NULL OR ends.dead_at IS NOT NULL
+)
+"""
+
+_CLASS = {"row": "OutboxRows", "log": "OutboxLog"}
+
+
+async def take_table(connection: AnyConnection, kind: Literal["row", "log"], name: str) -> None:
+    """Writes down, once, that this kind of store runs the table. Both at once would send every event twice.
+
+    The log store's cursors mean something in one database only, so it writes down which one, too.
+
+    Raises:
+        SettingsError: the other kind runs it or has left its marks in it, or the user may not write that down.
+        SchemaMissing: rows that a migration brought are gone.
+    """
+    try:
+        store, system_identifier = await _read(connection)
+        if store is None:
+            if kind == "log":
+                await _check_lanes(connection, name)
+            await connection.execute(_TAKE, kind)
+            store, _ = await _read(connection)
+        if store != kind:
+            takes = _CLASS.get(store or "", "another")
+            raise SettingsError(
+                f"{name}: got {_CLASS[kind]}, takes {takes}: that kind of store runs this table, and both at once "
+                "would send every event twice. To change it, stop all relays, empty the table and set "
+                "outbox_control.store to NULL"
+            )
+        if kind == "log":
+            await _check_lanes(connection, name)
+            if system_identifier is None:
+                now = await server_identity(connection)
+                await connection.execute(_RECORD, now.system_identifier, now.timeline)
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SettingsError(f"{name}: the relay's user may not read and update outbox_control: {error}") from error
+
+
+async def _check_lanes(connection: AnyConnection, name: str) -> None:
+    lanes, moved = await connection.fetchrow(_LANES) or (0, 0)
+    if lanes != 16:
+        raise schema.missing("outbox_lane has not its 16 rows: cursors are lost")
+    # Cursors that stand at the beginning take no notice of marks.
+    if not moved and await connection.fetchval(_MARKED):
+        raise SettingsError(
+            f"{name}: got OutboxLog, takes OutboxRows: events of this table were marked by row stores, and the log "
+            "store would send them again. To change it, empty the table"
+        )
+
+
+async def _read(connection: AnyConnection) -> tuple[str | None, int | None]:
+    row = await connection.fetchrow(_READ)
+    if row is None:
+        raise schema.missing("outbox_control has no row")
+    return row["store"], row["system_identifier"]

@@ -1,0 +1,241 @@
+"""The log store: events are never updated; a cursor a lane says how far they were read."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from quiesce.errors import IntakeClosed, SettingsError, Unavailable
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.phases import Part
+from quiesce.lifecycle.ports import Closed
+from quiesce.postgres import log_statements as sql
+from quiesce.postgres.connections import CONNECTION_LOST
+from quiesce.postgres.driver import Connection
+from quiesce.postgres.dsn import redact_dsn
+from quiesce.postgres.lanes import Lanes
+from quiesce.postgres.log_claim import LogClaim
+from quiesce.postgres.log_connections import LogConnections
+from quiesce.postgres.log_intake import LogIntake
+from quiesce.postgres.log_lane import LaneLog
+from quiesce.postgres.log_owned import DeadPolicies, DeadPolicy, OwnedLogs
+from quiesce.postgres.log_writer import LogWriter
+from quiesce.postgres.outbox_control import take_table
+
+logger = logging.getLogger("quiesce.postgres")
+
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at what operators may have done."""
+
+_PATIENCE = 2.0
+"""Seconds that a claim waits to be recorded for those before it in its lanes."""
+
+
+class OutboxLog:
+    """An `OutboxStore` over a log that is only appended to, with connections of its own: two and one for its lanes.
+
+    Any number of stores, in any number of processes, work on one table: they share its 16 lanes, and the events of a
+    lane are handed out by its owner only, those of a key in the order of `position`. The store counts on whoever
+    publishes to publish its claims in the order in which they were claimed, and once a claim was released, or
+    settled with an event left over, not to begin with claims that were made before that.
+
+    An event that must be retried holds its key back and no other. A dead letter lets its key go on, or holds it back
+    until an operator deals with it (`dead="hold_key"`, or a mapping from topics to one of the two). Above `max_parked`
+    events set aside in one lane nothing more is read from it.
+
+    `claims` is how many claims may be open at once. An owner that is frozen is replaced after `takeover_after` without
+    a sign of life. `statement_timeout` bounds each statement, `connect_timeout` each connection's opening; all in
+    seconds. A claim ends early, after one event at least, where its payloads exceed `max_claim_bytes`, and at 5,000.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        claims: int = 2,
+        name: str = "outbox",
+        statement_timeout: float = 10.0,
+        connect_timeout: float = 5.0,
+        max_claim_bytes: int = 16 * 1024 * 1024,
+        takeover_after: float = 30.0,
+        dead: DeadPolicy | Mapping[str, DeadPolicy] = "continue",
+        max_parked: int = 10_000,
+    ) -> None:
+        for setting, number in (("claims", claims), ("max_claim_bytes", max_claim_bytes), ("max_parked", max_parked)):
+            if number < 1:
+                raise SettingsError(f"{name}: got {setting} {number}, takes 1 or more")
+        for setting, seconds in (
+            ("statement_timeout", statement_timeout),
+            ("connect_timeout", connect_timeout),
+            ("takeover_after", takeover_after),
+        ):
+            if not 0 < seconds < 86_400:
+                raise SettingsError(f"{name}: got {setting} {seconds}, takes seconds above 0 and below a day")
+        self.name = name
+        self.part = Part.POOLS
+        self._dsn = dsn
+        self._claims = claims
+        self._statement_timeout = statement_timeout
+        self._connect_timeout = connect_timeout
+        self._takeover_after = takeover_after
+        self._connections = LogConnections(
+            dsn, name, connect_timeout=connect_timeout, statement_timeout=statement_timeout
+        )
+        policies = DeadPolicies.of(name, dead)
+        self.dead_holds_key = policies.holds
+        """Whether a dead letter of a topic holds its key back. The relay asks."""
+        self._owned = OwnedLogs(name, self._connections, policies, max_parked, lambda: self._lanes.held)
+        self._lanes = self._new_lanes()
+        self._writer = LogWriter(
+            name,
+            self._connections,
+            bound=statement_timeout,
+            patience=min(_PATIENCE, statement_timeout / 2),
+            lost=self._note_lost,
+        )
+        self._intake = LogIntake(name, self._connections, self._owned, max_claim_bytes, self._refuse_closed)
+        self._open: set[LogClaim] = set()
+        self._slots = asyncio.Semaphore(claims)
+        # One claim at a time, so that the order of claims is the order of positions within a key.
+        self._turn = asyncio.Lock()
+        self._number = 0
+        self._look_at = 0.0
+        self._paused = False
+        self._suspect: set[int] = set()
+        self._lost_at = float("-inf")
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return f"<OutboxLog {self.name} {redact_dsn(self._dsn)}>"
+
+    def _new_lanes(self) -> Lanes:
+        return Lanes(
+            self._dsn,
+            self.name,
+            connect_timeout=self._connect_timeout,
+            statement_timeout=self._statement_timeout,
+            takeover_after=self._takeover_after,
+            on_lost=self._note_loss,
+            busy=self._owned.busy,
+        )
+
+    async def open(self) -> "OutboxLog":
+        """Makes sure of the server, of the tables, and that the table is run by this kind of store.
+
+        Raises:
+            Unavailable: the server cannot be reached now.
+            SettingsError: the DSN is wrong, the server refuses the user, it is older than PostgreSQL 14, or the table
+                is run by row stores.
+            SchemaMissing: the tables are not there. The message names the command that creates them.
+            DatabaseReplaced: it is not the database that the cursors were written in.
+        """
+        if self._closing:
+            self._closing = False
+            self._connections.reopen()
+            self._lanes = self._new_lanes()
+        connection = await self._connections.take()
+        usable: Connection | None = None
+        try:
+            async with asyncio.timeout(self._statement_timeout), connection.transaction():
+                await take_table(connection, "log", self.name)
+            usable = connection
+        except CONNECTION_LOST as error:
+            raise Unavailable(f"{self.name}: the database went away: {error}") from error
+        finally:
+            if usable is None:
+                connection.terminate()
+            self._connections.give_back(usable)
+        return self
+
+    async def close(self, deadline: Deadline) -> Closed:
+        """Writes what was settled, lets the lanes go, closes the connections. Safe to call twice.
+
+        A claim that is still open is cut off; its events are free.
+        """
+        self._closing = True
+        cut = sum(claim.give_back() for claim in list(self._open))
+        written = await self._writer.close(0.7 * deadline.remaining(time.monotonic()))
+        silent = await self._lanes.close(deadline)
+        silent += await self._connections.close(deadline)
+        told = [f"{cut} claim(s) still open"] if cut else []
+        if not written:
+            told.append("the last outcomes could not be recorded")
+        if silent:
+            told.append(f"the server did not answer the goodbye of {silent} connection(s)")
+        return Closed(forced=bool(told), detail="; ".join(told))
+
+    async def claim(self, limit: int) -> LogClaim:
+        """See the port. Waits up to `statement_timeout` seconds when `claims` claims are open.
+
+        Raises:
+            Unavailable: the database cannot be reached now.
+            SchemaMissing: the tables are not there.
+            DatabaseReplaced: it is not the database that the cursors were written in.
+            IntakeClosed: the store is closed.
+        """
+        if limit < 1:
+            raise ValueError(f"limit: got {limit}, takes 1 or more")
+        self._refuse_closed()
+        try:
+            async with asyncio.timeout(self._statement_timeout):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self.name}: all {self._claims} claims stayed open for {self._statement_timeout} s"
+            ) from error
+        self._number += 1
+        claim = LogClaim(self._number, self._writer.submit, self._note_end)
+        self._open.add(claim)
+        handed_over = False
+        try:
+            async with self._turn:
+                await self._tend()
+                if not self._paused:
+                    await self._intake.fill(claim, limit, self._lanes.wants_rid_of)
+            handed_over = bool(claim.events)
+            return claim
+        finally:
+            # An empty one has ended already, and so has one that failed on its way.
+            if not handed_over:
+                claim.give_back()
+
+    def _refuse_closed(self) -> None:
+        if self._closing:
+            raise IntakeClosed(f"{self.name} is closed")
+
+    async def _tend(self) -> None:
+        now = time.monotonic()
+        if self._owned.unfinished() and now < self._lost_at + self._statement_timeout:
+            # Lanes were lost and would be ours again at once; then what is still in flight could not be recorded.
+            return
+        if self._suspect:
+            suspect = frozenset(self._suspect)
+            await self._lanes.let_go(suspect)
+            self._suspect -= suspect
+        await self._lanes.tend()
+        self._suspect.update(await self._owned.adopt())
+        if now >= self._look_at:
+            async with self._writer.turn:
+                rows = await self._connections.fetch(sql.PAUSED)
+                await self._owned.look()
+            # Where much is set aside a look takes a while, and must not be most of what is done.
+            self._look_at = now + max(_LOOK_EVERY, 5 * (time.monotonic() - now))
+            if self._paused != rows[0][0]:
+                self._paused = rows[0][0]
+                logger.warning("%s: %s", self.name, "paused by an operator" if self._paused else "no longer paused")
+
+    def _note_end(self, claim: LogClaim) -> None:
+        if claim in self._open:
+            self._open.remove(claim)
+            self._slots.release()
+            self._writer.look()
+
+    def _note_lost(self, logs: Sequence[LaneLog]) -> None:
+        """Nobody knows what is recorded in these, or somebody else has taken them."""
+        for why in {log.lost for log in logs}:
+            lanes = ", ".join(str(log.lane) for log in logs if log.lost == why)
+            logger.warning("%s: what was read from lane %s is given up and read again: %s", self.name, lanes, why)
+        self._suspect.update(log.lane for log in logs if self._owned.owns(log))
+
+    def _note_loss(self, lanes: frozenset[int]) -> None:
+        self._lost_at = time.monotonic()

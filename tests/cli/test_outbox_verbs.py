@@ -1,0 +1,321 @@
+"""`quiesce outbox ...`: what each verb prints, for people and as JSON, what it refuses, and its status."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from operations_table import as_if_new, belongs_to, events, park, read_to_the_end, states, written
+from outbox_table import write
+
+from quiesce.cli.main import main
+from quiesce.outbox.event import OutboxEvent
+from quiesce.postgres import connect
+from quiesce.postgres.driver import Connection
+
+T = TypeVar("T")
+Ran = tuple[int, str, str]
+Quiesce = Callable[..., Ran]
+InDatabase = Callable[[Callable[[Connection], Awaitable[Any]]], Any]
+
+
+@pytest.fixture
+def dsn(outbox_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An outbox as if new, which every verb finds by the environment."""
+
+    async def clean() -> None:
+        async with as_if_new(outbox_database):
+            pass
+
+    asyncio.run(clean())
+    monkeypatch.setenv("QUIESCE_DSN", outbox_database)
+    yield outbox_database
+    asyncio.run(clean())
+
+
+@pytest.fixture
+def quiesce(dsn: str, capsys: pytest.CaptureFixture[str]) -> Quiesce:
+    def run(*argv: str) -> Ran:
+        status = main(["outbox", *argv])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def within(dsn: str) -> InDatabase:
+    """Does something with a connection."""
+
+    def run(work: Callable[[Connection], Awaitable[T]]) -> T:
+        async def connected() -> T:
+            async with connect(dsn) as db:
+                return await work(db)
+
+        return asyncio.run(connected())
+
+    return run
+
+
+async def dead_ones(db: Connection) -> list[UUID]:
+    await belongs_to(db, "log")
+    ids = await written(db, 4, "old")
+    await park(db, ids, "dead", seconds_ago=7200, reason="too large")
+    await read_to_the_end(db)
+    return ids
+
+
+def test_status_as_text_and_json(quiesce: Quiesce, within: InDatabase) -> None:
+    assert quiesce("status") == (
+        0,
+        "store       none has opened it yet\nwaiting     0 events\ndispatched  0\n"
+        "set aside   retry 0, held 0, dead 0\n",
+        "",
+    )
+    within(dead_ones)
+    within(lambda db: written(db, 3))
+    status, out, _ = quiesce("status")
+    assert status == 0
+    assert out.startswith("store       log store\nwaiting     3 events, the oldest for ")
+    assert out.count("nobody") == 16
+    told = json.loads(quiesce("status", "--json")[1])
+    assert (told["store"], told["waiting"], told["parked"]["dead"]) == ("log", {"events": 3, "exact": True}, 4)
+    assert (len(told["lanes"]), told["paused"]) == (16, None)
+
+
+def test_peek_hides_payloads_until_asked(quiesce: Quiesce, within: InDatabase) -> None:
+    async def mixed(db: Connection) -> None:
+        await write(
+            db,
+            *events(1, "text", payload=b"top secret"),
+            *events(1, "bytes", payload=b"\xff\x00"),
+            OutboxEvent("orders", "odd\nkey\x1b[2J", "Gone"),
+        )
+
+    assert quiesce("peek") == (0, "nothing waits\n", "")
+    within(mixed)
+    status, out, _ = quiesce("peek")
+    assert status == 0
+    assert "secret" not in out
+    assert "*** (10 bytes)" in out
+    assert "tombstone" in out
+    assert "odd\\nkey\\x1b[2J" in out
+    assert len(out.splitlines()) == 4
+    assert "top secret" in quiesce("peek", "--payloads")[1]
+    (first, second, third) = json.loads(quiesce("peek", "--json")[1])["events"]
+    assert "payload" not in first
+    assert "position" not in first
+    assert (first["bytes"], third["bytes"]) == (10, None)
+    (first, second, third) = json.loads(quiesce("peek", "--json", "--payloads")[1])["events"]
+    assert (first["payload"], first["headers"]) == ("top secret", {"secret": "s3"})
+    assert (second["payload"], second["payload_base64"]) == (None, "/wA=")
+    assert third["payload"] is None
+    (only,) = json.loads(quiesce("peek", "--json", "--key", "text0")[1])["events"]
+    assert only["key"] == "text0"
+    assert quiesce("peek", "--key", "nobody")[1] == "nothing waits\n"
+
+
+def test_dead_redrive_and_purge(quiesce: Quiesce, within: InDatabase) -> None:
+    ids = within(dead_ones)
+    status, out, _ = quiesce("dead", "--limit", "3")
+    assert (status, out.count("too large"), out.splitlines()[-1]) == (0, 3, "1 more")
+    told = json.loads(quiesce("dead", "--json", "--key", "old1")[1])
+    assert (told["total"], [one["id"] for one in told["events"]]) == (1, [str(ids[1])])
+    assert quiesce("redrive", "--event", str(ids[0]), "--dry-run") == (0, "would redrive 1 events\n", "")
+    assert set(within(states).values()) == {"dead"}
+    assert quiesce("redrive", "--event", str(ids[0]), "--by", "anna") == (0, "redriven: 1 events\n", "")
+    assert json.loads(quiesce("redrive", "--all", "--json")[1]) == {"redriven": 3, "dry_run": False}
+    assert set(within(states).values()) == {"retry"}
+    within(lambda db: db.execute("UPDATE outbox_parked SET state = 'dead', next_at = NULL"))
+    assert quiesce("purge", "--older-than", "1h", "--dry-run")[1] == "would delete 4 dead letters\n"
+    assert quiesce("purge", "--older-than", "3h")[1] == "deleted: 0 dead letters\n"
+    assert json.loads(quiesce("purge", "--older-than", "1h", "--key", "old2", "--json")[1])["purged"] == 1
+    assert quiesce("purge", "--older-than", "90m")[1] == "deleted: 3 dead letters\n"
+    assert quiesce("dead")[1] == "no dead letters\n"
+    audit = within(lambda db: db.fetch("SELECT verb, said_by, events FROM outbox_audit ORDER BY id"))
+    assert [row[0] for row in audit] == ["redrive", "redrive", "purge", "purge", "purge"]
+    assert (audit[0][1], [row[2] for row in audit]) == ("anna", [1, 3, 0, 1, 3])
+    assert audit[1][1] not in (None, "", "anna")
+
+
+def test_pause_and_resume(quiesce: Quiesce) -> None:
+    assert quiesce("resume")[1] == "was not paused\n"
+    assert quiesce("pause", "--dry-run")[1] == "would pause\n"
+    assert quiesce("pause", "--by", "anna", "--why", "brokers move")[1] == "paused\n"
+    assert quiesce("pause", "--by", "ben")[1].startswith("paused already, since 20")
+    out = quiesce("status")[1]
+    assert "PAUSED      since 20" in out
+    assert "by anna: brokers move" in out
+    assert json.loads(quiesce("resume", "--dry-run", "--json")[1]) == {"changed": True, "dry_run": True}
+    assert quiesce("resume")[1].startswith("resumed: was paused by anna since 20")
+
+
+def test_rebase_shows_both_choices_and_takes_one(quiesce: Quiesce, within: InDatabase) -> None:
+    within(dead_ones)
+    within(lambda db: written(db, 3))
+    within(lambda db: db.execute("UPDATE outbox_control SET system_identifier = 1"))
+    status, out, _ = quiesce("rebase", "--dry-run")
+    assert status == 0
+    assert "another server, or restored" in out
+    assert "--resend-all-unknown would send: 3 events that were not read, 0 that were set aside" in out
+    assert "--skip-to-now would never send: 3 events" in out
+    assert quiesce("rebase")[0] == 78
+    assert quiesce("rebase", "--skip-to-now", "--resend-all-unknown")[0] == 78
+    status, out, _ = quiesce("rebase", "--skip-to-now")
+    assert (status, "will never be sent: 3 events" in out) == (0, True)
+    assert quiesce("peek")[1] == "nothing waits\n"
+    told = json.loads(quiesce("rebase", "--dry-run", "--json")[1])
+    assert (told["why"], told["unread"], told["choice"]) == ([], 0, None)
+
+
+def test_schema_apply_validate_and_grants(quiesce: Quiesce, within: InDatabase) -> None:
+    assert quiesce("schema", "apply")[1].endswith("already there\n")
+    status, out, _ = quiesce("schema", "apply", "--grants", "writer=app", "--grants", "relay=My Relay")
+    lines = out.splitlines()
+    assert (status, lines[0][:3]) == (0, "-- ")
+    assert "GRANT INSERT ON public.outbox_event TO app;" in lines
+    assert 'GRANT SELECT ON public.quiesce_schema TO "My Relay";' in lines
+    assert all(line.startswith("GRANT ") and line.endswith(";") for line in lines[1:])
+    assert quiesce("schema", "apply", "--grants", "app")[0] == 78
+    assert quiesce("schema", "validate")[0] == 0
+    within(lambda db: db.execute("ALTER TABLE outbox_event ALTER topic DROP NOT NULL"))
+    try:
+        status, out, err = quiesce("schema", "validate")
+        assert (status, out) == (1, "column outbox_event.topic: is: text; should be: text NOT NULL\n")
+        assert err == "quiesce: the outbox's tables differ in 1 points\n"
+        told = json.loads(quiesce("schema", "validate", "--json")[1])
+        assert (told["valid"], len(told["differences"])) == (False, 1)
+    finally:
+        within(lambda db: db.execute("ALTER TABLE outbox_event ALTER topic SET NOT NULL"))
+
+
+def test_doctor_says_what_is_bad_and_what_to_do(quiesce: Quiesce, within: InDatabase) -> None:
+    # The tests' server has fsync off.
+    status, out, _ = quiesce("doctor")
+    assert status == 1
+    assert "\nBAD   durability " in out
+    assert " -> Set fsync = on\n" in out
+    status, out, _ = quiesce("doctor", "--json")
+    told = json.loads(out)
+    assert (status, told["verdict"]) == (1, "bad")
+    assert {"name", "verdict", "found", "advice"} == set(told["checks"][0])
+    assert {check["name"] for check in told["checks"]} >= {"pooler", "clock", "held xmin", "autovacuum", "backlog"}
+
+
+def test_doctor_of_brokers_that_do_not_answer(quiesce: Quiesce, tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("# for the tests\n\nsocket.timeout.ms = 1000\n")
+    status, out, _ = quiesce("doctor", "--kafka", "127.0.0.1:1", "--kafka-config", str(config), "--json")
+    brokers = json.loads(out)["checks"][-1]
+    assert (status, brokers["name"], brokers["verdict"]) == (1, "brokers", "bad")
+    config.write_text("sasl.password top-secret\n")
+    status, _, err = quiesce("doctor", "--kafka", "127.0.0.1:1", "--kafka-config", str(config))
+    assert (status, "line 1: takes name=value" in err, "top-secret" in err) == (78, True, False)
+    status, _, err = quiesce("doctor", "--kafka", "127.0.0.1:1", "--kafka-config", str(tmp_path / "none"))
+    assert status == 78
+    assert quiesce("doctor", "--topic", "orders")[0] == 78
+
+
+REFUSED = [
+    (("redrive",), "takes --event, --key, --topic, --since or --until; or --all, alone"),
+    (("redrive", "--all", "--key", "k"), "or --all, alone"),
+    (("purge",), "--older-than: not set"),
+    (("status", "--dsn", "nonsense"), "takes postgresql://"),
+]
+
+
+@pytest.mark.parametrize(("argv", "told"), REFUSED, ids=[" ".join(argv) for argv, _ in REFUSED])
+def test_what_is_refused_in_one_line(quiesce: Quiesce, argv: tuple[str, ...], told: str) -> None:
+    status, out, err = quiesce(*argv)
+    assert (status, out, err.count("\n")) == (78, "", 1)
+    assert told in err
+
+
+UNREADABLE = [
+    ("peek", "--lane", "16"),
+    ("peek", "--limit", "0"),
+    ("purge", "--older-than", "soon"),
+    ("redrive", "--event", "17"),
+    ("redrive", "--since", "yesterday"),
+    ("redrive", "--all", "--rate", "0"),
+    ("doctor", "--max-event-bytes", "-1"),
+]
+
+
+@pytest.mark.parametrize("argv", UNREADABLE, ids=" ".join)
+def test_what_cannot_be_read(quiesce: Quiesce, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        quiesce(*argv)
+    assert ended.value.code == 2
+    assert f"got '{argv[-1]}'" in capsys.readouterr().err
+
+
+def test_no_dsn_no_tables_and_no_server(
+    quiesce: Quiesce, bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, err = quiesce("status", "--dsn", bare)
+    assert (status, "quiesce outbox schema apply" in err) == (1, True)
+    status, _, err = quiesce("status", "--dsn", "postgresql://u:hidden@127.0.0.1:1/x")
+    assert (status, "cannot be reached now" in err, "hidden" in err) == (1, True, False)
+    status, out, _ = quiesce("doctor", "--dsn", bare, "--json")
+    assert (status, json.loads(out)["checks"][-1]["advice"]) == (1, "Run: quiesce outbox schema apply")
+    assert quiesce("schema", "validate", "--dsn", bare)[0] == 1
+    monkeypatch.delenv("QUIESCE_DSN")
+    assert quiesce("status")[0] == 78
+
+
+def test_a_lock_that_somebody_holds_is_told_in_one_line(
+    quiesce: Quiesce, dsn: str, within: InDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within(dead_ones)
+    monkeypatch.setattr("quiesce.postgres.operating._LOCK_TIMEOUT", 0.1)
+
+    async def beside(db: Connection) -> Ran:
+        async with db.transaction():
+            await db.execute("LOCK TABLE outbox_lane IN ACCESS EXCLUSIVE MODE")
+            return await asyncio.to_thread(quiesce, "rebase", "--skip-to-now")
+
+    status, out, err = within(beside)
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "somebody else held a lock" in err
+    assert "nothing was done" in err
+
+
+def test_as_a_process_a_slow_redrive_stops_between_two_transactions(dsn: str, within: InDatabase) -> None:
+    async def many(db: Connection) -> None:
+        await belongs_to(db, "log")
+        await park(db, await written(db, 100), "dead")
+
+    async def begun(db: Connection) -> bool:
+        return "retry" in (await states(db)).values()
+
+    within(many)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quiesce", "outbox", "redrive", "--all", "--rate", "2"],
+        env={**os.environ, "QUIESCE_DSN": dsn, "QUIESCE_JSON": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        end = time.monotonic() + 20
+        while not within(begun):
+            assert time.monotonic() < end
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+        process.wait(5)
+    assert (process.returncode, err) == (130, "")
+    done = json.loads(out)["redriven"]
+    assert 0 < done < 20
+    assert list(within(states).values()).count("retry") == done
+    assert within(lambda db: db.fetchval("SELECT events FROM outbox_audit")) == done

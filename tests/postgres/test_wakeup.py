@@ -1,0 +1,145 @@
+"""Waking a relay in another process, away from the writers."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from wire_proxy import WireProxy
+
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.postgres import connect
+from quiesce.postgres.driver import Connection
+from quiesce.postgres.wakeup import CHANNEL, OutboxWaker, OutboxWakeups
+from quiesce.testing.manual_stop import ManualStop
+
+BOUND = 3.0
+
+
+class Woken:
+    """Counts wake-ups; `more` waits for the next."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+        self.times = 0
+
+    def __call__(self) -> None:
+        self.times += 1
+        self._news.set()
+
+    async def more(self) -> None:
+        async with asyncio.timeout(BOUND):
+            await self._news.wait()
+        self._news.clear()
+
+
+@asynccontextmanager
+async def listening(dsn: str) -> AsyncIterator[tuple[Woken, ManualStop]]:
+    woken, stop = Woken(), ManualStop()
+    task = asyncio.create_task(OutboxWakeups(dsn, woken).run(stop))
+    try:
+        await woken.more()
+        yield woken, stop
+    finally:
+        stop.now()
+        async with asyncio.timeout(BOUND):
+            await task
+
+
+@asynccontextmanager
+async def waking(dsn: str) -> AsyncIterator[OutboxWaker]:
+    waker = await OutboxWaker(dsn).open()
+    try:
+        yield waker
+    finally:
+        closed = await waker.close(Deadline(time.monotonic() + BOUND))
+        assert not closed.forced
+        assert await waker.close(Deadline(time.monotonic())) == type(closed)()
+
+
+async def test_a_nudge_wakes_who_listens_and_many_share_one(outbox: str) -> None:
+    async with listening(outbox) as (woken, _), waking(outbox) as waker:
+        assert woken.times == 1, "on connecting: something may have been missed"
+        for _ in range(1000):
+            waker.nudge()
+        await woken.more()
+        assert woken.times < 100
+
+
+async def test_a_nudge_from_a_thread_and_plain_sql_wake_too(outbox: str, db: Connection) -> None:
+    async with listening(outbox) as (woken, _), waking(outbox) as waker:
+        thread = threading.Thread(target=waker.nudge)
+        thread.start()
+        await asyncio.to_thread(thread.join, BOUND)
+        await woken.more()
+        await db.execute(f"NOTIFY {CHANNEL}")
+        await woken.more()
+
+
+async def test_o21_no_writer_s_transaction_says_notify(outbox: str, db: Connection) -> None:
+    # NOTIFY takes a lock on the whole database at commit. With that lock held by somebody else, a writer goes through.
+    async with connect(outbox) as other, waking(outbox) as waker:
+        async with other.transaction():
+            await other.execute("SELECT pg_notify('x', '')")
+            async with asyncio.timeout(BOUND), db.transaction():
+                await db.execute(
+                    "INSERT INTO outbox_event (id, topic, aggregate_id, type) VALUES (gen_random_uuid(), 't', 'k', 'T')"
+                )
+            waker.nudge()
+        assert await db.fetchval("SELECT count(*) FROM outbox_event") == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "ended by the server"])
+async def test_o18_a_lost_connection_is_made_anew_and_wakes_at_once(outbox: str, db: Connection, how: str) -> None:
+    async with WireProxy(outbox) as proxy, listening(proxy.dsn) as (woken, _), waking(outbox) as waker:
+        before = woken.times
+        if how == "cut":
+            proxy.cut()
+        else:
+            await db.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' "
+                "AND datname = current_database()"
+            )
+        await woken.more()
+        assert woken.times > before
+        waker.nudge()
+        await woken.more()
+
+
+async def test_o18_one_that_fell_silent_is_noticed(outbox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quiesce.postgres.wakeup._PROBE", 0.05)
+    monkeypatch.setattr("quiesce.postgres.wakeup._STATEMENT", 0.2)
+    async with WireProxy(outbox) as proxy, listening(proxy.dsn) as (woken, _):
+        proxy.freeze()
+        # Its probe finds out; the connections made meanwhile are as silent.
+        async with asyncio.timeout(BOUND):
+            await asyncio.sleep(0.3)
+        proxy.cut()
+        proxy.thaw()
+        await woken.more()
+
+
+async def test_a_stop_ends_it_at_once_also_while_the_server_is_silent(outbox: str) -> None:
+    async with WireProxy(outbox) as proxy:
+        proxy.freeze()
+        stop = ManualStop()
+        task = asyncio.create_task(OutboxWakeups(proxy.dsn, lambda: None).run(stop))
+        async with asyncio.timeout(BOUND):
+            while not proxy.links:
+                await asyncio.sleep(0.001)
+        stop.now()
+        async with asyncio.timeout(BOUND):
+            await task
+
+
+async def test_a_waker_whose_server_is_away_neither_waits_nor_fails(outbox: str) -> None:
+    async with WireProxy(outbox) as proxy:
+        waker = await OutboxWaker(proxy.dsn).open()
+        proxy.freeze()
+        waker.nudge()
+        proxy.cut()
+        waker.nudge()
+        await waker.close(Deadline(time.monotonic() + 0.5))
+        waker.nudge()

@@ -1,0 +1,57 @@
+"""A relay in front of librdkafka's mock brokers, which are as slow as the test wants."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from broker import records
+from mock_cluster import MockCluster
+
+from quiesce.kafka import KafkaPublisher, topics
+from quiesce.outbox import OutboxEvent
+from quiesce.outbox.events import InFlightChanged, ProducerDiscarded
+from quiesce.relay import Relay
+from quiesce.testing.contracts.publisher import event, within
+from quiesce.testing.manual_stop import ManualStop
+from quiesce.testing.memory_outbox import MemoryOutbox, MemoryTable
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
+    # These brokers do not know the question for a topic's limit.
+    monkeypatch.setattr(topics, "_ASK", 0.2)
+    with MockCluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("after", [1.5, 4.0])
+async def test_O11_a_stop_with_a_slow_broker_leaves_no_unanswered_event(cluster: MockCluster, after: float) -> None:
+    """Five batches in flight, 0.2 seconds each, one event a batch: 25 events a second at most. A thousand in flight
+    would take 40 seconds, and the stop leaves 3."""
+    topic = cluster.create_topic("t")
+    table = MemoryTable()
+    table.enqueue(*(OutboxEvent(topic, f"k{n % 50}", "Happened", str(n)) for n in range(2000)))
+    publisher = await KafkaPublisher(cluster.bootstrap, settings={"batch.num.messages": 1, "linger.ms": 0}).open()
+    # The topic is known before the broker becomes slow.
+    first = event(topic)
+    await publisher.publish([first])
+    cluster.set_round_trip(0.2)
+    relay = Relay(MemoryOutbox(table), publisher, bound=3.0)
+    stop = ManualStop("relay")
+    running = asyncio.ensure_future(relay.run(stop))
+    await asyncio.sleep(after)
+    assert relay.progress.pace is None or relay.progress.pace < 100
+    stop.now(within=3.0)
+    async with asyncio.timeout(3.0):
+        await running
+    assert not stop.abandoned
+    assert not stop.told(ProducerDiscarded)
+    limits = [told.limit for told in stop.told(InFlightChanged)]
+    assert limits
+    assert max(limits) <= 100
+    cluster.set_round_trip(0)
+    assert (await publisher.close(within(2))).undelivered == 0
+    arrived = Counter(record.event_id for record in await asyncio.to_thread(records, cluster.bootstrap, topic))
+    assert set(arrived.values()) == {1}
+    assert len(arrived) - 1 == sum(not row.waiting for row in table.rows)
