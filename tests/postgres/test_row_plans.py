@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from outbox_table import event, write
+from their_tables import SEEDS, SEEDS_SQL, prepare
 
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.postgres import OutboxRows, connect
 from quiesce.postgres import row_statements as sql
 from quiesce.postgres.driver import Connection
 
@@ -118,3 +122,31 @@ async def test_dead_letters_cost_a_claim_nothing(db: Connection) -> None:
     parked = [node for node in plan if node.get("Relation Name") == "outbox_parked"]
     assert [node["Node Type"] for node in parked] == ["Index Scan"]
     assert parked[0]["Actual Rows"] == 0
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("dead_at", [None, "dead_at"])
+async def test_a_claim_on_another_table_walks_its_page_and_no_more(bare: str, mode: str, dead_at: str | None) -> None:
+    table = replace(SEEDS, dead_at=dead_at)
+    async with connect(bare) as db:
+        await prepare(db, SEEDS_SQL, table)
+        for count, mark in ((5000, "now()"), (3000, "NULL")):
+            await db.execute(
+                "INSERT INTO outbox_event (id, aggregate_id, topic, payload, dispatched_at) SELECT gen_random_uuid(), "
+                f"'key ' || n % 100, 'orders', '\\x7b7d', {mark} FROM generate_series(1, $1::int) AS n",
+                count,
+            )
+        store = await OutboxRows(bare, table=table).open()
+        statements = store._statements
+        await store.close(Deadline.never())
+        types = "(bigint, text, bigint, bigint)"
+        plan = await explain(db, mode, types, statements.claim, "50, '{1}', 99999, 0")
+        scans = on_the_table(plan)
+        assert {scan["Index Name"] for scan in scans} == {"outbox_event_waiting"}
+        assert max(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans) <= 50
+        for node in plan:
+            shown = node.get("Filter", "")
+            assert shown.count("hashed SubPlan") == shown.count("SubPlan"), shown
+        positions = "'{" + ",".join(str(5001 + n) for n in range(50)) + "}'"
+        (scan,) = on_the_table(await explain(db, mode, "(text)", statements.mark, positions))
+        assert (scan["Node Type"], scan["Actual Rows"]) == ("Index Scan", 50)

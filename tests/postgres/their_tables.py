@@ -59,7 +59,7 @@ class Shape:
 
     async def write(self, connection: Connection, *events: OutboxEvent) -> None:
         for one in events:
-            values = [str(one.id), one.aggregate_id, one.topic, one.encoded_payload()]
+            values: list[object] = [str(one.id), one.aggregate_id, one.topic, one.encoded_payload()]
             if self.table.headers:
                 values += [one.type, dict(one.headers)]
             await connection.execute(self.insert, *map(_sent, values))
@@ -83,3 +83,29 @@ SHAPES = {
         "VALUES ($1, $2, $3, $4, $5, $6)",
     ),
 }
+
+SHOP = OutboxTable(
+    name="shop_events",
+    id="id",
+    position="id",
+    aggregate_id="order_id",
+    topic=Constant("or'd\\ers"),
+    type=Constant("Changed"),
+    payload="body",
+    headers="meta",
+    created_at="created_at",
+)
+SHOP_SQL = """
+CREATE TABLE shop_events (
+    id bigserial PRIMARY KEY, order_id integer NOT NULL, body {kind}, meta jsonb,
+    created_at timestamptz DEFAULT now(), dispatched_at timestamptz
+);
+"""
+
+
+async def prepare(connection: Connection, sql: str, table: OutboxTable) -> None:
+    await connection.execute(sql)
+    # CONCURRENTLY takes a statement of its own.
+    for statement in table.preparation().split(";\n"):
+        if statement.strip():
+            await connection.execute(statement)

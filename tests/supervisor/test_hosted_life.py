@@ -55,10 +55,10 @@ async def by_itself_for_long(told: Told) -> None:
     await takes(told, "step", 3600)
 
 
-async def by_a_group(told: Told) -> None:
+async def by_a_group(told: Told, seconds: float = 0.4) -> None:
     async with asyncio.TaskGroup() as group:
-        group.create_task(takes(told, "step"))
-        group.create_task(takes(told, "step"))
+        group.create_task(takes(told, "step", seconds))
+        group.create_task(takes(told, "step", seconds))
     told.append("COMMIT")
 
 
@@ -207,7 +207,7 @@ def test_a_host_that_is_cancelled_twice_does_not_tear_a_section_that_ends_in_tim
 
         async def pay(told: Told) -> None:
             await until(go)
-            await by_a_group(told)
+            await by_a_group(told, 0.05)
 
         async def waits_in_a_section(told: Told) -> None:
             await critical("pay", pay, told)

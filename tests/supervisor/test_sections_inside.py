@@ -97,6 +97,41 @@ def test_what_a_section_leaves_running_is_the_loops_again() -> None:
     assert sorted(said) == ["of the inner", "of the outer"]
 
 
+def test_what_an_inner_section_leaves_running_belongs_to_the_outer_one_with_all_that_it_makes() -> None:
+    said: list[str] = []
+    left: list[asyncio.Task[Any]] = []
+    callers: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def step() -> None:
+            begun.set()
+            await asyncio.sleep(0.05)
+            said.append("step")
+
+        async def lasts(inner_over: asyncio.Event) -> None:
+            await inner_over.wait()
+            await by_gather(step)
+
+        async def inner(inner_over: asyncio.Event) -> None:
+            left.append(asyncio.create_task(lasts(inner_over)))
+
+        async def outer() -> None:
+            inner_over = asyncio.Event()
+            await critical("inner", inner, inner_over)
+            inner_over.set()
+            await left[0]
+            said.append("COMMIT")
+
+        callers.append(asyncio.create_task(critical("outer", outer)))
+        async with asyncio.timeout(5):
+            await begun.wait()
+
+    asyncio.run(main())
+    assert said == ["step", "step", "COMMIT"]
+
+
 @pytest.mark.parametrize("old_form", [True, False])
 def test_a_task_factory_of_somebody_else_goes_on_being_asked(old_form: bool) -> None:
     asked: list[str] = []

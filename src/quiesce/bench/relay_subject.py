@@ -57,7 +57,8 @@ def main() -> int:
         s.run(
             Relay(
                 store_of(job),
-                KafkaPublisher(job.broker, settings=PRODUCER),
+                # A backlog wants full batches, a single event wants to go at once.
+                KafkaPublisher(job.broker, settings=PRODUCER if job.events else {"linger.ms": 0}),
                 batch=job.page,
                 max_in_flight=job.page * job.pages,
                 max_claims=job.pages,

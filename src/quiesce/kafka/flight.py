@@ -7,54 +7,56 @@ from uuid import UUID
 from confluent_kafka import KafkaError, Message
 
 from quiesce.kafka.blocking import on_loop
+from quiesce.outbox.answers import Answers
 from quiesce.outbox.event import ClaimedEvent
-from quiesce.outbox.outcome import DISPATCHED, Outcome
+from quiesce.outbox.outcome import Outcome
 
 Judge = Callable[[KafkaError, Message], Outcome | None]
 """What a refusal means for one event; None leaves its fate unknown."""
 
 
 class Flight:
-    """The outcomes of one call, filled by the poller's thread as delivery reports come in.
+    """The outcomes of one call, filled as delivery reports come in.
 
-    Two threads write, each its own counter, so that no lock is taken for each message: the poller counts
-    `_answered`, the loop sets `_expected` once it has handed over the last. Whoever comes second sees that
-    both are equal. The loop is crossed once for a call.
+    Reports come on the poller's thread and, while many are handed over, on the loop's. No lock is taken for each: an
+    answer is an append, and whoever appends the last one sees that nothing is missing. `_expected` is set by the loop
+    once it has handed over the last, and it looks, too. The loop is crossed once for a call.
     """
 
-    __slots__ = ("_answered", "_done", "_expected", "_judge", "_loop", "_refused", "events", "outcomes")
+    __slots__ = ("_acked", "_done", "_expected", "_judge", "_loop", "_others", "events", "outcomes")
 
     def __init__(self, judge: Judge, events: Sequence[ClaimedEvent]) -> None:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._judge = judge
-        self._answered = 0
         self._expected = -1
-        self._refused = 0
+        self._others: list[UUID] = []
+        """Events with a report that was no ack, or that were not handed over."""
         self.events = events
-        self.outcomes: dict[UUID, Outcome] = {}
+        self.outcomes = Answers(events)
+        self._acked = self.outcomes.acked
 
-    def answer(self, event_id: UUID, error: KafkaError | None, message: Message) -> None:
-        """The delivery report of one event. Called on the poller's thread."""
+    def answer(self, event: ClaimedEvent, error: KafkaError | None, message: Message) -> None:
+        """The delivery report of one event. Called on the poller's thread or the loop's."""
         if error is None:
-            self.outcomes[event_id] = DISPATCHED
+            self._acked.append(event)
         else:
             outcome = self._judge(error, message)
             if outcome is not None:
-                self.outcomes[event_id] = outcome
-        self._answered += 1
-        if self._answered == self._expected:
+                self.outcomes.refused[event.id] = outcome
+            self._others.append(event.id)
+        if len(self._acked) + len(self._others) == self._expected:
             on_loop(self._loop, self.finish)
 
     def refuse(self, event_id: UUID, outcome: Outcome) -> None:
         """An event that is not handed over at all."""
-        self.outcomes[event_id] = outcome
-        self._refused += 1
+        self.outcomes.refused[event_id] = outcome
+        self._others.append(event_id)
 
-    def handed_over(self, events: int) -> None:
-        """All `events` of the call were handed over or refused: their answers are all that is missing."""
-        self._expected = events - self._refused
-        if self._answered >= self._expected:
+    def handed_over(self) -> None:
+        """All events of the call were handed over or refused: their answers are all that is missing."""
+        self._expected = len(self.events)
+        if len(self._acked) + len(self._others) >= self._expected:
             self.finish()
 
     def finish(self) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from uuid import UUID
@@ -32,18 +33,35 @@ async def hand_over(
         flight.refuse(event.id, outcome)
     done = {event.id for event, _ in refusals}
     await _send_pioneers(handle, flight, done, topics, silence)
-    for number, event in enumerate(flight.events, 1):
-        if event.id in done:
-            continue
-        if not handle.offer(flight, event):
-            # The local queue is full: wait at this event, so that the order stays.
-            await until(partial(handle.offer, flight, event), inf)
-        if not handle.usable:
-            flight.finish()
-            return
-        if number % _CHUNK == 0:
+    left = [event for event in flight.events if event.id not in done] if done else flight.events
+    with _serving(handle, len(left)):
+        for first in range(0, len(left), _CHUNK):
+            await _offer(handle, flight, left[first : first + _CHUNK])
+            if not handle.usable:
+                flight.finish()
+                return
+            handle.serve()
             await asyncio.sleep(0)
-    flight.handed_over(len(flight.events))
+    flight.handed_over()
+
+
+async def _offer(handle: Handle, flight: Flight, events: Sequence[ClaimedEvent]) -> None:
+    while len(events := events[handle.offer_all(flight, events) :]):
+        # The local queue is full: wait at this event, so that the order stays. Reports make room.
+        handle.loop_serves.clear()
+        await until(partial(handle.offer, flight, events[0]), inf)
+        events = events[1:]
+
+
+@contextmanager
+def _serving(handle: Handle, events: int) -> Iterator[None]:
+    """Where many events are handed over, the loop serves the reports that come meanwhile."""
+    if events >= _CHUNK:
+        handle.loop_serves.set()
+    try:
+        yield
+    finally:
+        handle.loop_serves.clear()
 
 
 async def _send_pioneers(handle: Handle, flight: Flight, done: set[UUID], topics: Topics, silence: Silence) -> None:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -16,9 +16,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from quiesce.kafka import questions
 from quiesce.kafka.blocking import on_loop, until
 from quiesce.kafka.flight import Flight
-from quiesce.kafka.outgoing import headers_of
+from quiesce.kafka.outgoing import Headers, headers_of
 from quiesce.kafka.pioneers import Pioneers
-from quiesce.kafka.poller import serve
+from quiesce.kafka.poller import serve, serve_once
 from quiesce.kafka.settings import Settings, refused_settings
 from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named, no_leader
 from quiesce.outbox.event import ClaimedEvent
@@ -78,12 +78,14 @@ class Handle:
         # until the thread has ended.
         held = [producer]
         self._gone = threading.Event()
+        self.loop_serves = threading.Event()
+        """While it is set, `serve` is called often enough and the thread stands back."""
         self.hurry = threading.Event()
         """While it is set, what is handed over does not wait for a fuller batch."""
         self._stop = threading.Event()
         threading.Thread(
             target=serve,
-            args=(held, self._stop, self._gone, self.hurry, self._on_error),
+            args=(held, self._stop, self._gone, self.hurry, self.loop_serves, self._on_error),
             name="quiesce-kafka-producer",
             daemon=True,
         ).start()
@@ -105,34 +107,54 @@ class Handle:
 
         On a handle that is over nothing is handed over, and there is nothing to wait for: True.
         """
+        return self.offer_all(flight, (event,)) == 1
+
+    def offer_all(self, flight: Flight, events: Sequence[ClaimedEvent]) -> int:
+        """Hands events over, in order, up to the first that librdkafka does not take now.
+
+        Returns how many need not be offered again: taken, refused for good, or the handle is over.
+        """
         if not self.usable:
-            return True
+            return len(events)
         assert self._producer is not None
-        try:
-            self._producer.produce(
-                event.topic,
-                event.payload,
-                event.aggregate_id,
-                headers=headers_of(event),
-                on_delivery=partial(flight.answer, event.id),
-            )
-        except BufferError:
-            return False
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError._FATAL:
-                # The poller hears of it as well, and of what it is about. Until then nothing is handed over.
-                self._loop.call_later(_HEARD, self.fail, named(error.args[0]))
-                return False
-            self._refuse(flight, event, error.args[0])
-        except (TypeError, ValueError) as error:
-            flight.refuse(event.id, Dead(f"cannot be given to Kafka: {error}"))
-        return True
+        # What is looked up inside the loop is looked up a hundred thousand times a second.
+        produce, answer = self._producer.produce, flight.answer
+        for number, event in enumerate(events):
+            headers: Headers = [("id", str(event.id)), ("type", event.type)]
+            if event.headers:
+                headers = headers_of(event)
+            try:
+                produce(
+                    event.topic, event.payload, event.aggregate_id, headers=headers, on_delivery=partial(answer, event)
+                )
+            except BufferError:
+                return number
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._FATAL:
+                    # The poller hears of it as well, and of what it is about. Until then nothing is handed over.
+                    self._loop.call_later(_HEARD, self.fail, named(error.args[0]))
+                    return number
+                if not self._refuse(flight, event, error.args[0]):
+                    return len(events)
+            except (TypeError, ValueError) as error:
+                flight.refuse(event.id, Dead(f"cannot be given to Kafka: {error}"))
+        return len(events)
+
+    def serve(self) -> None:
+        """Serves the delivery reports that are there, on the loop's thread. Never waits, but for a broken producer.
+
+        The poller's thread does so all the time. While the loop is busy it would have to fight it for the interpreter,
+        report by report, so where many are handed over the loop serves them, and the thread stands back.
+        """
+        if self._producer is not None:
+            serve_once(self._producer, 0.0, self._on_error)
 
     def scouts_are_back(self) -> bool:
         """Whether every pioneer is answered; also once there will be no answers."""
         return not self.usable or all(event.id in flight.outcomes for flight, event in self.scouts)
 
-    def _refuse(self, flight: Flight, event: ClaimedEvent, error: KafkaError) -> None:
+    def _refuse(self, flight: Flight, event: ClaimedEvent, error: KafkaError) -> bool:
+        """Whether more may be handed over."""
         outcome = judge(error)
         if outcome is None and error.code() == KafkaError._INVALID_ARG:
             # librdkafka's word on this event alone: a topic's name that cannot be one.
@@ -146,6 +168,7 @@ class Handle:
             if isinstance(outcome, Retry):
                 # librdkafka may think otherwise of the next event of the key.
                 self.fail(outcome.reason)
+        return self.usable
 
     def judge(self, error: KafkaError, message: Message) -> Outcome | None:
         """The verdict of one delivery report. Called on the poller's thread."""

@@ -88,7 +88,8 @@ class Topics:
         topics = {event.topic for event in events}
         new = {topic for topic in topics if topic not in self._known or self._known[topic].doubtful}
         await self.know(topics, over)
-        doubtful = {event.topic for event in events if self._is_too_large(event)} - new
+        large = self._perhaps_too_large(events, topics)
+        doubtful = {event.topic for event in large if self._is_too_large(event)} - new
         if doubtful:
             # A limit may have been raised since: a dead letter is not made on an old answer.
             await self.look_at(doubtful, over)
@@ -172,6 +173,18 @@ class Topics:
         hopeless = known is None or known.answer.limit is None or topic in self._distrusted
         self._distrusted.add(topic)
         return hopeless
+
+    def _perhaps_too_large(self, events: Collection[ClaimedEvent], topics: Iterable[str]) -> Collection[ClaimedEvent]:
+        """Those that are worth a closer look. This one costs little, which nearly every page has to pay."""
+        limits = [limit for topic in topics if topic in self._known and (limit := self._known[topic].answer.limit)]
+        if not limits:
+            return ()
+        small = min(limits) // 2
+        return [
+            event
+            for event in events
+            if event.headers or len(event.payload or b"") > small or len(event.aggregate_id) > small // 4
+        ]
 
     def _is_too_large(self, event: ClaimedEvent) -> bool:
         known = self._known.get(event.topic)

@@ -80,6 +80,16 @@ class DecidesAboutDead(Protocol):
 
 
 @runtime_checkable
+class SaysHowOften(Protocol):
+    """A store that knows how often it may be asked while events keep coming."""
+
+    @property
+    def poll_interval(self) -> float:
+        """Seconds between two claims."""
+        ...
+
+
+@runtime_checkable
 class WaitsBehindDead(Protocol):
     """A publisher that can keep an event back behind one that it finds dead before it sends anything."""
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 from uuid import UUID
 
 from quiesce.errors import ClaimLost
+from quiesce.outbox.answers import all_dispatched
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.ports import Settled
@@ -72,7 +73,9 @@ class LogClaim:
                 raise ClaimLost("the claim has ended already")
             return Settled()
         # Asked once for each event, and nearly always true: the rest of the way is paid for by the page.
-        self.all_dispatched = all(outcomes.get(event.id) is DISPATCHED for event in self._events)
+        self.all_dispatched = all_dispatched(outcomes, self._events) or all(
+            outcomes.get(event.id) is DISPATCHED for event in self._events
+        )
         counted = Settled(len(self._events)) if self.all_dispatched else _counted(self._events, outcomes)
         if counted.released == len(self._events):
             await self.release()

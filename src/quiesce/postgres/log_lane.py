@@ -125,7 +125,7 @@ class LaneLog:
     def plan(self, part: Part, now: float) -> None:
         """Moves the cursor to be recorded behind this part, with all that has to be set aside on the way."""
         outcomes = part.claim.outcomes or {}
-        if part.events and not any(event.id in outcomes for event in part.events):
+        if part.events and not part.claim.all_dispatched and not any(event.id in outcomes for event in part.events):
             self.release(part)
             return
         while not part.planned:

@@ -35,7 +35,7 @@ async def take_table(connection: AnyConnection, kind: Literal["row", "log"], nam
 
     Raises:
         SettingsError: the other kind runs it or has left its marks in it, or the user may not write that down.
-        SchemaMissing: rows that a migration brought are gone.
+        SchemaMissing: tables, or rows that a migration brought, are gone.
     """
     try:
         store, system_identifier = await _read(connection)
@@ -56,6 +56,9 @@ async def take_table(connection: AnyConnection, kind: Literal["row", "log"], nam
             if system_identifier is None:
                 now = await server_identity(connection)
                 await connection.execute(_RECORD, now.system_identifier, now.timeline)
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+        # One of the tables was dropped by hand: the version alone does not tell.
+        raise schema.missing(str(error)) from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise SettingsError(f"{name}: the relay's user may not read and update outbox_control: {error}") from error
 

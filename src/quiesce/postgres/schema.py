@@ -31,7 +31,7 @@ async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int
     """
     try:
         async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = {round(lock_timeout * 1000)}")
+            await connection.execute(f"SET LOCAL lock_timeout = {max(1, round(lock_timeout * 1000))}")
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             applied = await applied_version(connection)
             for step in migrations():

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from quiesce.errors import ClaimLost, PublisherDiscarded, Unavailable
 from quiesce.lifecycle.crash_points import reach
+from quiesce.outbox.answers import all_dispatched
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled
 from quiesce.outbox.outcome import Outcome
@@ -94,10 +95,11 @@ class Flight:
             await self.free(self._control.settings.store_bound)
             return
         held = self._control.held
-        events: list[ClaimedEvent] = []
-        left_out: list[ClaimedEvent] = []
-        for event in self.claim.events:
-            (left_out if held.holds(event) else events).append(event)
+        events: Sequence[ClaimedEvent] = self.claim.events
+        left_out: Sequence[ClaimedEvent] = ()
+        if held.any:
+            left_out = [event for event in events if held.holds(event)]
+            events = [event for event in events if not held.holds(event)]
         # What is left out holds its key in turn, until this claim has given it back.
         places = first_places(left_out)
         held.refused(places)
@@ -142,14 +144,14 @@ class Flight:
             self._fail(RuntimeError("publish was cancelled from inside"), error)
         except Exception as error:  # noqa: BLE001 - the loop logs it; raised here once the claim is at its end
             self._fail(error)
-        self.unanswered = sum(event.id not in answers for event in events)
+        self.unanswered = _unanswered(events, answers)
         self.waiting_since = None
         if self.unanswered < len(events):
             self._control.answered()
         if self.unanswered:
             await self._control.until_discarded()
             # Until then answers may have come.
-            self.unanswered = sum(event.id not in answers for event in events)
+            self.unanswered = _unanswered(events, answers)
         return answers
 
     def _fail(self, failure: Exception, cause: BaseException | None = None) -> None:
@@ -195,6 +197,10 @@ class Flight:
         """Ends the claim; every event is free again, unchanged."""
         self._over = True
         await release(self.claim, asyncio.timeout(bound))
+
+
+def _unanswered(events: Sequence[ClaimedEvent], answers: Mapping[UUID, Outcome]) -> int:
+    return 0 if all_dispatched(answers, events) else sum(event.id not in answers for event in events)
 
 
 async def release(claim: Claim, bound: AbstractAsyncContextManager[object]) -> None:

@@ -38,6 +38,11 @@ class HeldKeys:
             self._open.remove(places)
             self._recorded.append(places)
 
+    @property
+    def any(self) -> bool:
+        """Whether any key is held. Mostly none is, and then no event need be looked at."""
+        return bool(self._open or self._recorded)
+
     def holds(self, event: ClaimedEvent) -> bool:
         """Whether an earlier event of its key waits."""
         if not self._open and not self._recorded:

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Literal
 
 from quiesce.lifecycle.ports import OnDrain, Resource, Stop
-from quiesce.outbox.ports import DecidesAboutDead, OutboxStore, Publisher, WaitsBehindDead
+from quiesce.outbox.ports import DecidesAboutDead, OutboxStore, Publisher, SaysHowOften, WaitsBehindDead
 from quiesce.outbox.retry import RetryPolicy
 from quiesce.relay.progress import Progress
 from quiesce.relay.running import Running
-from quiesce.relay.settings import IDLE_CEILING, RelaySettings, dead_lets_key_go
+from quiesce.relay.settings import IDLE_CEILING, POLL_INTERVAL, RelaySettings, dead_lets_key_go
 
 __all__ = ["IDLE_CEILING", "Relay"]
 
@@ -38,8 +38,9 @@ class Relay:
         max_in_flight: most events claimed and not settled: what a crash can double. The relay takes fewer where the
             broker is so slow that a stop could not finish so many.
         max_claims: most claims open at once. Each holds a connection of the store.
-        poll_interval: seconds between two looks at the outbox while it is busy. They grow to 0.1 s while
-            it is idle; `nudge` spares the wait.
+        poll_interval: seconds between two looks at the outbox while events keep coming: their latency. By default
+            what the store says: 2 ms for the log store, whose look is one query, else 20 ms. It grows to 0.1 s while
+            the outbox is idle; `nudge` spares the wait.
         publish_bound: seconds without any answer from the broker after which it counts as away.
         store_bound: seconds a claim, a settle or a release may take.
         ready_within: seconds without progress, while events wait or a server is away, after which the service
@@ -63,7 +64,7 @@ class Relay:
         batch: int = 500,
         max_in_flight: int = 1000,
         max_claims: int = 2,
-        poll_interval: float = 0.02,
+        poll_interval: float | None = None,
         publish_bound: float = 10.0,
         store_bound: float = 10.0,
         ready_within: float | None = 30.0,
@@ -77,7 +78,7 @@ class Relay:
             batch=batch,
             max_in_flight=max_in_flight,
             max_claims=max_claims,
-            poll_interval=poll_interval,
+            poll_interval=poll_interval if poll_interval is not None else _poll_interval(store),
             publish_bound=publish_bound,
             store_bound=store_bound,
             ready_within=ready_within,
@@ -127,3 +128,7 @@ class Relay:
             await self._running.run()
         finally:
             self._running = None
+
+
+def _poll_interval(store: OutboxStore) -> float:
+    return store.poll_interval if isinstance(store, SaysHowOften) else POLL_INTERVAL

@@ -9,6 +9,9 @@ from quiesce.errors import SettingsError
 from quiesce.lifecycle.ports import OnDrain
 from quiesce.outbox.retry import RetryPolicy
 
+POLL_INTERVAL = 0.02
+"""Seconds between two looks at a store that does not say how often it may be asked."""
+
 IDLE_CEILING = 0.1
 """Seconds between two looks at an idle outbox, at most: it is the latency of an event without a nudge."""
 
@@ -33,7 +36,7 @@ class RelaySettings:
     batch: int = 500
     max_in_flight: int = 1000
     max_claims: int = 2
-    poll_interval: float = 0.02
+    poll_interval: float = POLL_INTERVAL
     publish_bound: float = 10.0
     store_bound: float = 10.0
     ready_within: float | None = 30.0

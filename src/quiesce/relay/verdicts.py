@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from quiesce.outbox.answers import all_dispatched
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.retry import RetryPolicy
@@ -35,6 +36,8 @@ def judge(
     dead_holds_key: Callable[[str], bool] = dead_lets_key_go,
 ) -> Verdicts:
     """Judges the answers. Only an event that was published and answered gets an outcome."""
+    if all_dispatched(answers, published):
+        return Verdicts(answers, len(published), 0, {}, {})
     outcomes: dict[UUID, Outcome] = {}
     refused: list[ClaimedEvent] = []
     reasons = Counter[str]()

@@ -116,7 +116,7 @@ def _alone(connection: Connection, lock_timeout: float) -> Iterator[None]:
         )
     try:
         before = _ask(connection, "SELECT current_setting('lock_timeout')")
-        connection.execute(text(_LOCK_TIMEOUT), {"value": str(round(lock_timeout * 1000))})
+        connection.execute(text(_LOCK_TIMEOUT), {"value": str(max(1, round(lock_timeout * 1000)))})
         _run(connection, f"SELECT pg_advisory_xact_lock({LOCK})")
         yield
         connection.execute(text(_LOCK_TIMEOUT), {"value": before})

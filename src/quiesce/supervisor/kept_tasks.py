@@ -41,15 +41,20 @@ class Kept:
             return []
         left = [task for task in self.tasks if not task.done()]
         self.tasks = None
-        around = self.outer
-        while around is not None and around.over:
-            around = around.outer
+        around = _open_one(self.outer)
         for task in left:
             if around is None:
                 asyncio._register_task(task)
             else:
                 around.keep(task)
         return left
+
+
+def _open_one(kept: Kept | None) -> Kept | None:
+    """This one, or the first around it that is not over."""
+    while kept is not None and kept.over:
+        kept = kept.outer
+    return kept
 
 
 class TaskFactory:
@@ -73,8 +78,8 @@ class TaskFactory:
         make = self._before
         task = asyncio.Task(work, loop=loop, **given) if make is None else make(loop, work, **given)
         kept = innermost.get() if context is None else context.get(innermost)
-        if kept is not None and not kept.over:
-            kept.keep(task)
+        if kept is not None and (around := _open_one(kept)) is not None:
+            around.keep(task)
         return task
 
     def make(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:

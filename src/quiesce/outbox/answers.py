@@ -1,0 +1,51 @@
+"""What the broker has answered for the events of one call, as it comes in."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
+
+from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.outcome import DISPATCHED, Outcome
+
+
+class Answers(Mapping[UUID, Outcome]):
+    """A live mapping from event ids to outcomes; an event without one has not been answered.
+
+    Nearly always all events are acked. So an ack costs one append, on whatever thread, and `all_dispatched` spares
+    everybody the look at each of them; the dictionary is made only when somebody asks for one event.
+    """
+
+    def __init__(self, events: Sequence[ClaimedEvent]) -> None:
+        self.events = events
+        """Those that were asked for."""
+        self.acked: list[ClaimedEvent] = []
+        """In the order of their acks. Append to it."""
+        self.refused: dict[UUID, Outcome] = {}
+        self._found: dict[UUID, Outcome] = {}
+        self._looked_at = 0
+
+    @property
+    def all_dispatched(self) -> bool:
+        return len(self.acked) == len(self.events)
+
+    def __getitem__(self, event_id: UUID) -> Outcome:
+        return self._all()[event_id]
+
+    def __iter__(self) -> Iterator[UUID]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self.acked) + len(self.refused)
+
+    def _all(self) -> Mapping[UUID, Outcome]:
+        if self._looked_at + len(self.refused) != len(self):
+            for event in self.acked[self._looked_at :]:
+                self._found[event.id] = DISPATCHED
+                self._looked_at += 1
+        if not self.refused:
+            return self._found
+        return {**self._found, **self.refused}
+
+
+def all_dispatched(outcomes: Mapping[UUID, Outcome], events: Sequence[ClaimedEvent]) -> bool:
+    """Whether it is known, without a look at each, that all of exactly these events were acked."""
+    return isinstance(outcomes, Answers) and outcomes.all_dispatched and outcomes.events is events
