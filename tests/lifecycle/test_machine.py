@@ -289,6 +289,19 @@ def test_sections_are_torn_a_second_before_the_drain_ends_and_in_an_abort_a_seco
     assert PhaseChanged(Phase.CLOSING, 6.1) in machine.decide(6.1), "and no longer than they take"
 
 
+def test_sections_are_not_torn_before_the_deadline_of_a_worker_that_was_told_late() -> None:
+    machine = Machine(BUDGET)
+    machine.members.register(WorkerBound("charge", 7.0, after_http=True))
+    machine.serving()
+    _stopped(machine)
+    machine.decide(25.0)
+    # A tenth of the 7 s that it has is kept for unwinding.
+    assert machine.workers["charge"].deadline is not None
+    assert machine.workers["charge"].deadline.at == machine.sections_until.at == pytest.approx(31.3)
+    machine.worker_ended("charge", 26.0)
+    assert machine.sections_until.at == 31.0
+
+
 def test_a_worker_is_aborted_before_the_section_that_it_is_in() -> None:
     machine = Machine(BUDGET)
     machine.members.register(WorkerBound("a", 32.0))

@@ -21,6 +21,7 @@ from quiesce.outbox.ports import OutboxStore
 from quiesce.postgres import OutboxLog, OutboxRows, connect, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.operating import operating
+from quiesce.postgres.schema_differences import differences
 
 FORMER = 1
 
@@ -224,6 +225,12 @@ async def test_the_log_store_does_not_take_over_beside_former_relays(old: str, d
         await log.open()
     await log.close(Deadline.never())
     await former_store.close(Deadline.never())
+
+
+async def test_the_index_may_be_built_beforehand_without_making_writers_wait(db: Connection) -> None:
+    await db.execute("CREATE INDEX CONCURRENTLY IF NOT EXISTS outbox_event_xid ON outbox_event (lane, xid, position)")
+    await schema.apply(db)
+    assert await differences(db) == []
 
 
 async def opens(store: OutboxStore) -> None:

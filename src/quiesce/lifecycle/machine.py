@@ -47,7 +47,7 @@ class Machine:
         self._starting = True
         self._announced = False
         self._hastened: str | None = None
-        self._patience = Patience()
+        self._patience = Patience(lambda: self._working.last_deadline)
         self._reported = False
 
     # What the shell tells while the service starts; the rest of that in `members`.

@@ -1,6 +1,6 @@
 """When work in hand is given up, and when closing begins whoever still runs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from quiesce.lifecycle import commands as do
 from quiesce.lifecycle.deadline import Deadline
@@ -12,9 +12,13 @@ class Patience:
     """Nothing is aborted and left in the same instant, as long as time is left: what is torn rolls back first.
 
     `aborting`: when the work in hand was given up before its bounds were over, by a second signal.
+
+    Args:
+        last_deadline: that of the last worker that is not over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last_deadline: Callable[[], Deadline | None]) -> None:
+        self._last_deadline = last_deadline
         self.aborting: float | None = None
         self.cause = ""
         self.sections = 0
@@ -29,10 +33,9 @@ class Patience:
             self.aborting, self.cause = now, reason
 
     def sections_until(self, plan: Plan) -> Deadline:
-        """When critical sections that are still open are aborted."""
-        if self.aborting is None:
-            return plan.abort
-        return Deadline(min(self.aborting + UNWIND, plan.abort.at))
+        """When critical sections that are still open are aborted: not before the worker that may be in them."""
+        until = max(plan.abort, self._last_deadline() or plan.abort)
+        return until if self.aborting is None else min(until, Deadline(self.aborting + UNWIND))
 
     def ends(self, plan: Plan) -> float:
         """When closing begins, whoever still runs. In an abort what was torn has a second to unwind; sections, which

@@ -33,6 +33,12 @@ class WorkerDrain:
         """The latest of the deadlines of those that were told; None if none was."""
         return max((w.deadline for w in self._workers.values() if w.deadline is not None), default=None)
 
+    @property
+    def last_deadline(self) -> Deadline | None:
+        """That of the last one that was told and is not over."""
+        told = (w.deadline for w in self._workers.values() if w.deadline is not None and not w.over)
+        return max(told, default=None)
+
     def instants(self) -> Iterator[float]:
         """The instants at which time alone changes something."""
         for worker in self._workers.values():

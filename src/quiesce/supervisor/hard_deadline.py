@@ -71,11 +71,12 @@ class HardDeadline:
         first = self._deadline is None
         self._deadline, _counts = deadline, self
         self._told.put(deadline)
+        # Each stands without the other, and an error in here would surface in whatever line was interrupted.
         if first:
-            # Not by `threading`: that takes a lock, which the line that was interrupted may hold.
-            _thread.start_new_thread(self._watch, ())
+            with contextlib.suppress(RuntimeError):
+                # Not by `threading`: that takes a lock, which the line that was interrupted may hold.
+                _thread.start_new_thread(self._watch, ())
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            # The thread stands without it, and an error in here would surface in whatever line was interrupted.
             faulthandler.dump_traceback_later(deadline.remaining(now) + BACKSTOP_AFTER, exit=True, file=STACKS_GO_TO)
 
     def _watch(self) -> None:
