@@ -98,10 +98,10 @@ class Measured:
             if not self._read(until):
                 raise StartError(f"a measured process never said {event!r}: {self._output[-400:].decode()!r}")
 
-    def end(self) -> End:
-        """Sends SIGTERM and waits for its end."""
+    def end(self, number: signal.Signals = signal.SIGTERM) -> End:
+        """Sends the signal and waits for its end."""
         began = time.perf_counter()
-        os.kill(self._process.pid, signal.SIGTERM)
+        os.kill(self._process.pid, number)
         return self.over(began)
 
     def over(self, began: float | None = None) -> End:

@@ -4,6 +4,7 @@ import asyncio
 import statistics
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -55,6 +56,8 @@ class Arrivals:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._read, name="bench-consumer", daemon=True)
         self.at: dict[UUID, float] = {}
+        self.doubled = 0
+        """Messages whose event had come before."""
 
     def __enter__(self) -> "Arrivals":
         self._thread.start()
@@ -65,6 +68,14 @@ class Arrivals:
         self._thread.join(5)
         self._consumer.close()
 
+    def wait_for(self, committed: Collection[UUID]) -> None:
+        """Raises StartError when some of them have not come within 10 seconds."""
+        until = time.monotonic() + _ARRIVAL_BOUND
+        while missing := len([one for one in committed if one not in self.at]):
+            if time.monotonic() > until:
+                raise StartError(f"{missing} of {len(committed)} events did not arrive in {_ARRIVAL_BOUND:g} s")
+            time.sleep(0.01)
+
     def _read(self) -> None:
         while not self._over.is_set():
             message = self._consumer.poll(0.1)
@@ -72,7 +83,9 @@ class Arrivals:
                 continue
             now = time.monotonic()
             headers: Any = message.headers() or []
-            self.at.setdefault(UUID(dict(headers)["id"].decode()), now)
+            event_id = UUID(dict(headers)["id"].decode())
+            self.doubled += event_id in self.at
+            self.at.setdefault(event_id, now)
 
 
 def measure_latency(job: Job, partitions: int, rate: float, seconds: float) -> Latency:
@@ -86,14 +99,9 @@ def measure_latency(job: Job, partitions: int, rate: float, seconds: float) -> L
         with Arrivals(job.broker, job.topic, partitions) as arrivals:
             used = relay.cpu()
             began = time.monotonic()
-            committed = asyncio.run(_write(job, rate, seconds + _WARM_UP))
+            committed = asyncio.run(write(job, rate, seconds + _WARM_UP))
             busy = (relay.cpu() - used) / (time.monotonic() - began)
-            until = time.monotonic() + _ARRIVAL_BOUND
-            while not committed.keys() <= arrivals.at.keys():
-                if time.monotonic() > until:
-                    missing = len(committed.keys() - arrivals.at.keys())
-                    raise StartError(f"{missing} of {len(committed)} events did not arrive in {_ARRIVAL_BOUND:g} s")
-                time.sleep(0.01)
+            arrivals.wait_for(committed)
         used, began = relay.cpu(), time.monotonic()
         time.sleep(min(seconds, 5.0))
         idle = (relay.cpu() - used) / (time.monotonic() - began)
@@ -104,7 +112,7 @@ def measure_latency(job: Job, partitions: int, rate: float, seconds: float) -> L
     return Latency(cuts[49], cuts[98], len(taken), busy, idle)
 
 
-async def _write(job: Job, rate: float, seconds: float) -> dict[UUID, float]:
+async def write(job: Job, rate: float, seconds: float) -> dict[UUID, float]:
     """Commits events at instants laid out beforehand; returns when each commit was over."""
     committed: dict[UUID, float] = {}
     async with connect(job.dsn, name="bench") as connection:

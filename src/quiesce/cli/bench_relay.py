@@ -30,9 +30,10 @@ def add_to(topics: Any) -> None:
     add_flag(
         relay,
         "--peers",
-        default="none",
+        default=None,
         convert=peers,
-        help="other relays on the same servers: all, none or NAME,NAME of faststream-outbox, txoutbox, debezium, seed",
+        help="other relays on the same servers: all, none (as without it) or NAME,NAME of faststream-outbox, txoutbox, "
+        "debezium, seed",
     )
     add_switch(relay, "--quick", help="measure little: shows that it works, not how fast it is")
     add_switch(relay, "--json", help="print the figures as one JSON object in the last line")
@@ -77,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         page=arguments.page,
         rounds=1 if arguments.quick else arguments.rounds,
         latency_seconds=2.0 if arguments.quick else 15.0,
-        peers=arguments.peers,
+        peers=arguments.peers or (),
         quick=arguments.quick,
     )
     before = load()

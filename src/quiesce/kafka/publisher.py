@@ -33,7 +33,7 @@ _LOG = logging.getLogger("quiesce.kafka")
 
 _PROBE = 5.0
 """Seconds that a broker is waited for, at most."""
-_FIRST_PROBE = 1.0
+_FIRST_PROBE = 2.0
 """Seconds that the first `open` waits for a broker that says nothing. Each one that failed doubles them, for a
 broker behind slow TLS or a slow line."""
 _AFTER_ERROR = 0.3

@@ -36,6 +36,9 @@ class Answers(Mapping[UUID, Outcome]):
     def __len__(self) -> int:
         return len(self.acked) + len(self.refused)
 
+    def __repr__(self) -> str:
+        return repr(dict(self._all()))
+
     def _all(self) -> Mapping[UUID, Outcome]:
         if self._looked_at + len(self.refused) != len(self):
             for event in self.acked[self._looked_at :]:

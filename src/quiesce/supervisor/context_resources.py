@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -33,6 +33,14 @@ class Disposes(Protocol):
 
 
 Closable = ClosesAsync | Closes | Disposes
+
+
+_undone: set[asyncio.Task[Any]] = set()
+
+
+def being_undone() -> Collection[asyncio.Task[Any]]:
+    """The openings that were interrupted and have not ended: whoever waits for them names them."""
+    return list(_undone)
 
 
 class StillClosing(Exception):
@@ -65,6 +73,8 @@ class ContextResource(Generic[T]):
             self._leave.set()
             if not opened.done():
                 self._holder.cancel()
+            _undone.add(self._holder)
+            self._holder.add_done_callback(_undone.discard)
             # What it undoes may need what was opened before it. Bounded by the service: at the end of the drain the
             # start is left where it is, and named.
             while not self._holder.done():

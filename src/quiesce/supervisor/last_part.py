@@ -10,6 +10,7 @@ from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Observer
 from quiesce.lifecycle.report import ShutdownReport
 from quiesce.supervisor.closers import Closers
+from quiesce.supervisor.context_resources import being_undone
 from quiesce.supervisor.flushing import flush
 from quiesce.supervisor.hang import HangReport
 from quiesce.supervisor.reporting import Reporting
@@ -75,7 +76,7 @@ class LastPart:
     async def _end_what_runs(self, until: Deadline) -> None:
         await self._closers.settled(max(SETTLING, until.remaining(self._now()) / 4))
         if self._own_process:
-            known = {*self._known(), *left_behind(), *(() if self._host is None else (self._host,))}
+            known = {*self._known(), *left_behind(), *being_undone(), *(() if self._host is None else (self._host,))}
             for task in await end_strays(known, until.remaining(self._now()) / 2):
                 self._reporting.will_not_end(self._hangs.stray(task))
         self._reporting.still_running(self._hangs.at_the_end())
