@@ -1,7 +1,8 @@
 """txoutbox: its PostgreSQL storage, its relay, and the publisher of its documentation (aiokafka, send and wait).
 
-Changed from its defaults: rows a round and groups in parallel, both as large as still helps here, and a producer that
-waits for all replicas without duplicates, as ours does. The order of each key is kept, which is its default.
+Changed from its defaults: rows a round and groups in parallel, both as large as still helps here, delivered rows
+deleted, which was quicker than marking them, and a producer that waits for all replicas without duplicates, as ours
+does. The order of each key is kept, which is its default.
 """
 
 from datetime import timedelta
@@ -14,7 +15,7 @@ from txoutbox import OutboxMessage, Relay, RelayConfig
 from txoutbox.adapters.postgres import PostgresStorage
 
 BATCH = 1_000
-CONCURRENCY = 1_000
+CONCURRENCY = 200
 LEASE = timedelta(seconds=60)
 PRODUCER = {"acks": "all", "enable_idempotence": True, "linger_ms": 2, "max_batch_size": 262_144}
 INSERT = "INSERT INTO outbox (topic, key, payload) SELECT {topic}, {key}, {payload} FROM {numbers}"
@@ -27,6 +28,7 @@ async def prepare(job: Job) -> tuple[str, dict[str, object]]:
     return version("txoutbox"), {
         "batch_size": BATCH,
         "concurrency": CONCURRENCY,
+        "delete_on_ack": True,
         "client": f"aiokafka {version('aiokafka')}",
         **PRODUCER,
     }
@@ -41,8 +43,9 @@ async def run(job: Job) -> None:
         await producer.send_and_wait(message.topic, message.payload, key=message.key.encode())
 
     async with asyncpg.create_pool(job.dsn) as pool:
+        storage = PostgresStorage(pool, delete_on_ack=True)
         config = RelayConfig(batch_size=BATCH, concurrency=CONCURRENCY, lease=LEASE)
-        await Relay(PostgresStorage(pool), publish, config=config).run(handle_signals=True)
+        await Relay(storage, publish, config=config).run(handle_signals=True)
     await producer.stop()
 
 

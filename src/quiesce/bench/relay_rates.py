@@ -126,9 +126,9 @@ class PeerFigure:
         twice = f"  {self.duplicates:,} twice" if self.duplicates else ""
         only = f" of {self.backlog:,}" if self.events < self.backlog else ""
         return (
-            f"{self.peer.name} {self.version}  {self.events:,}{only} events  {self.rates.average:>9,.4g} events/s  "
-            f"second half {self.rates.warm_half:>9,.4g}  our {self.store} store moves {self.ratio:,.1f} times as many"
-            f"{promised}, {self.warm_ratio:,.1f}{promised_warm}{twice}{verdict}"
+            f"{self.peer.name} {self.version}  {self.events:,}{only} events  {_short(self.rates.average):>7} events/s  "
+            f"second half {_short(self.rates.warm_half):>7}  our {self.store} store moves "
+            f"{self.ratio:,.1f} times as many{promised}, {self.warm_ratio:,.1f}{promised_warm}{twice}{verdict}"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -148,6 +148,11 @@ class PeerFigure:
             "warm_target": self.peer.least_warm,
             "passed": self.passed,
         }
+
+
+def _short(rate: float) -> str:
+    """The seeds' relay moves one event a second, others tens of thousands."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
