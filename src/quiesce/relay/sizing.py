@@ -36,18 +36,29 @@ class Sizing:
         self.target = SHARE * within
         self._least = min(LEAST, most)
         self._window: deque[_Measured] = deque()
+        # Of what is in the window: asked for with every claim, and the window may hold thousands.
+        self._events = 0
+        self._seconds = 0.0
 
     def answered(self, now: float, events: int, seconds: float) -> None:
         """A claim is answered, `seconds` after it was handed over, or after the answer before."""
-        self._window.append(_Measured(now, events, max(seconds, 1e-6)))
+        measured = _Measured(now, events, max(seconds, 1e-6))
+        self._window.append(measured)
+        self._events += measured.events
+        self._seconds += measured.seconds
         while len(self._window) > 1 and self._window[0].at < now - WINDOW:
-            self._window.popleft()
+            left = self._window.popleft()
+            self._events -= left.events
+            self._seconds -= left.seconds
+        if len(self._window) == 1:
+            # Nothing is left of what rounding has gathered.
+            self._events, self._seconds = measured.events, measured.seconds
 
     def pace(self) -> float | None:
         """Events a second, at least, that the broker answers; None before anything is measured."""
         if not self._window:
             return None
-        return sum(one.events for one in self._window) / sum(one.seconds for one in self._window)
+        return self._events / max(self._seconds, 1e-6)
 
     def allowed(self, waiting: int = 0, waited: float = 0.0) -> int:
         """How many events may be in flight. For `waited` seconds, no claim has been answered though `waiting` events
