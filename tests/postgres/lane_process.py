@@ -55,7 +55,10 @@ async def main(dsn: str, takeover_after: float) -> None:
         if sorted(lanes.held) != told:
             told = sorted(lanes.held)
             say("owns", told)
-        first = first or next(iter(lanes.held.items()), None)
+            if not asked.is_set():
+                # One that is held now: what was owned at first may have been shared out since. Asked to move it, it is
+                # the one of before, whatever was lost meanwhile.
+                first = next(iter(lanes.held.items()), first)
         if asked.is_set() and first is not None:
             asked.clear()
             await move(dsn, *first)
