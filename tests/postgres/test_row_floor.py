@@ -147,7 +147,7 @@ async def test_a_forgotten_session_does_not_slow_the_claims(outbox: str, db: Con
         async def risen() -> bool:
             claim = await store.claim(1)
             await claim.release()
-            return store._floor.position >= last
+            return store._floor.position >= int(last)
 
         await until(risen, ALL_ENDED)
         with_floor, from_bottom = await pages_read(db, store._floor.position), await pages_read(db, 0)
