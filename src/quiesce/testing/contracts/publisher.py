@@ -224,7 +224,8 @@ async def a_discard_ends_every_call(world: PublisherWorld) -> None:
     await world.silence()
     pages = [[event(topic) for _ in range(100)] for _ in range(3)]
     calls = [asyncio.ensure_future(publisher.publish(page)) for page in pages]
-    await asyncio.wait(calls, timeout=2 * _LET_IT_SINK_IN)
+    # Until all of it has been handed over.
+    await asyncio.wait(calls, timeout=5 * _LET_IT_SINK_IN)
     began = time.monotonic()
     assert await publisher.discard(within(_BOUND)) == 300
     assert time.monotonic() - began < _PROMPT, "it waited for a broker that is away"
