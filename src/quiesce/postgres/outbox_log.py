@@ -48,7 +48,7 @@ class OutboxLog:
     seconds. A claim ends early, after one event at least, where its payloads exceed `max_claim_bytes`, and at 5,000.
     """
 
-    poll_interval = 0.002
+    poll_interval = 0.005
     """Seconds between two claims while events keep coming: one query asks for all lanes."""
 
     def __init__(

@@ -39,7 +39,7 @@ class Relay:
             broker is so slow that a stop could not finish so many.
         max_claims: most claims open at once. Each holds a connection of the store.
         poll_interval: seconds between two looks at the outbox while events keep coming: their latency. By default
-            what the store says: 2 ms for the log store, whose look is one query, else 20 ms. It grows to 0.1 s while
+            what the store says: 5 ms for the log store, whose look is one query, else 20 ms. It grows to 0.1 s while
             the outbox is idle; `nudge` spares the wait.
         publish_bound: seconds without any answer from the broker after which it counts as away.
         store_bound: seconds a claim, a settle or a release may take.
