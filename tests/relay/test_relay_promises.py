@@ -177,7 +177,7 @@ def turns_of_a_whole_life() -> int:
     return virtual_time.run(main())
 
 
-def test_stopped_at_every_await_it_makes_no_duplicate_and_leaves_nothing() -> None:
+def test_O15_stopped_at_every_await_it_makes_no_duplicate_and_leaves_nothing() -> None:
     turns = turns_of_a_whole_life()
     assert turns > 100
     for turn in range(1, turns + 1):
