@@ -85,7 +85,7 @@ class KafkaPublisher:
         self._waiting.dead_holds_key = holds_key
 
     async def open(self) -> "KafkaPublisher":
-        """Makes the producer and waits for a broker to answer: one second the first time, five at most later,
+        """Makes the producer and waits for a broker to answer: two seconds the first time, five at most later,
         and less than a third of that once a connection has failed.
 
         Raises:

@@ -164,8 +164,8 @@ class LaneKeeper:
                     await self._look()
             return task.result()
         finally:
-            # It ends at once: what it waits for is the server.
+            # It ends at once: what it waits for is the server. One that does not is left to its own limits.
             task.cancel()
-            await asyncio.wait({task})
-            if not task.cancelled():
+            await asyncio.wait({task}, timeout=SHARE_EVERY)
+            if task.done() and not task.cancelled():
                 task.exception()
