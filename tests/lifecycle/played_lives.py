@@ -3,6 +3,7 @@
 import heapq
 import itertools
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from hypothesis import strategies as st
@@ -321,7 +322,8 @@ def play_and_check(life: Life) -> None:
         keeper = machine.workers[decision.worker].ask
         for other in machine.workers.values():
             if keeper.waits_for(other.ask) and other.running and when < closing:
-                assert world.over_at[other.ask.name] <= when
+                over = world.over_at.get(other.ask.name, inf) <= when
+                assert over or (other.aborted_at is not None and other.aborted_at < when)
     # Everybody who ran was told, or was over before that.
     for worker in machine.workers.values():
         assert not worker.running or worker.told_at is not None or worker.outcome is not None
@@ -368,9 +370,16 @@ def check_patience(world: World, closing: float) -> None:
     torn_at = min((when for when, _ in world.of(do.AbortSections)), default=None)
     ends = plan.drain.at
     if aborted_at < ends:
-        ends = min(ends, max(aborted_at, aborted_at if torn_at is None else torn_at) + UNWIND)
+        torn = [aborted_at, aborted_at if torn_at is None else torn_at]
+        torn += [when for when, _ in world.of(do.AbortWorker) if when < closing]
+        ends = min(ends, max(torn) + UNWIND)
     left = [worker for worker in machine.workers.values() if worker.outcome == "abandoned"]
     http_left = life.http and not any(d.part is Part.HTTP for _, d in world.log if isinstance(d, PartEnded))
+    # Whoever is left was torn before that, with a moment to unwind; a keeper of what hangs as well. Unless the time
+    # that was left has been taken away.
+    for worker in left:
+        assert worker.aborted_at is not None
+        assert worker.aborted_at < closing or life.hastened is not None
     if closing < ends - 1e-6:
         assert not left
         assert not machine.left_in_start

@@ -124,10 +124,43 @@ def test_a_keeper_of_work_that_never_ends_goes_with_the_end_of_the_drain() -> No
     machine.members.register(WorkerBound("stuck"))
     _stopped(machine)
     assert [d for d in machine.decide(20.0) if isinstance(d, do.AbortWorker)] == [do.AbortWorker("stuck", OUT_OF_TIME)]
-    decided = machine.decide(32.0)
-    assert do.AbortWorker("heartbeat", OUT_OF_TIME) in decided
-    fired = next(i for i, d in enumerate(decided) if isinstance(d, do.FireStop))
-    assert fired < decided.index(do.AbortWorker("heartbeat", OUT_OF_TIME))
+    # As late as it may, and early enough to end what it has in hand, or to unwind, before closing begins.
+    assert not [d for d in machine.decide(30.9) if isinstance(d, do.FireStop | do.AbortWorker)]
+    assert machine.wake_at == 31.0
+    (fired,) = [d for d in machine.decide(31.0) if isinstance(d, do.FireStop | do.AbortWorker)]
+    assert isinstance(fired, do.FireStop)
+    assert fired.worker == "heartbeat"
+    assert 31.8 < fired.deadline.at < 32.0
+    machine.worker_ended("heartbeat", 31.2)
+    machine.decide(32.0)
+    assert machine.phase is Phase.CLOSING
+    assert {name: worker.outcome for name, worker in machine.workers.items()} == {
+        "heartbeat": "finished",
+        "stuck": "abandoned",
+    }
+
+
+def test_a_keeper_of_what_is_left_after_a_second_signal_has_a_moment_of_its_own() -> None:
+    machine = Machine(BUDGET)
+    machine.members.register(WorkerBound("heartbeat", keeps="all"))
+    machine.members.register(WorkerBound("lease", keeps=("heartbeat", "stuck")))
+    machine.members.register(WorkerBound("stuck"))
+    _stopped(machine)
+    machine.abort(2.0, "received SIGTERM again")
+    assert [d.worker for d in machine.decide(2.0) if isinstance(d, do.AbortWorker)] == ["stuck"]
+    assert machine.wake_at == 3.0
+    assert [d.worker for d in machine.decide(3.0) if isinstance(d, do.AbortWorker)] == ["heartbeat"]
+    assert [d.worker for d in machine.decide(4.0) if isinstance(d, do.AbortWorker)] == ["lease"]
+    machine.worker_ended("heartbeat", 4.1)
+    machine.worker_ended("lease", 4.2)
+    assert machine.decide(4.2) == []
+    machine.decide(5.0)
+    assert machine.phase is Phase.CLOSING
+    assert {name: worker.outcome for name, worker in machine.workers.items()} == {
+        "heartbeat": "aborted",
+        "lease": "aborted",
+        "stuck": "abandoned",
+    }
 
 
 def test_a_second_signal_tears_the_work_first_and_its_keeper_after_it() -> None:

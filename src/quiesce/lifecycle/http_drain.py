@@ -14,7 +14,7 @@ class HttpDrain:
 
     def __init__(self, parts: Parts, watches: Watches) -> None:
         self.over = True
-        self.aborted = False
+        self.aborted_at: float | None = None
         self._draining = False
         self._parts = parts
         self._watches = watches
@@ -25,6 +25,10 @@ class HttpDrain:
 
     def ended(self) -> None:
         self.over = True
+
+    @property
+    def aborted(self) -> bool:
+        return self.aborted_at is not None
 
     @property
     def runs(self) -> bool:
@@ -56,7 +60,7 @@ class HttpDrain:
             self._watches.begin(What.HTTP, "", now, plan.http.at)
             yield do.BeginHttpDrain(plan.http)
         if self._draining and self.runs and (aborting or plan.http.passed(now)):
-            self.aborted = True
+            self.aborted_at = now
             yield do.AbortHttp()
         if self.over or self.aborted:
             if self._parts.under_way(Part.LAME_DUCK):

@@ -47,7 +47,7 @@ class Machine:
         self._starting = True
         self._announced = False
         self._hastened: str | None = None
-        self._patience = Patience(lambda: self._working.last_deadline)
+        self._patience = Patience(self._working)
         self._reported = False
 
     # What the shell tells while the service starts; the rest of that in `members`.
@@ -139,7 +139,7 @@ class Machine:
         if self.phase is Phase.DRAINING or (self.phase is Phase.STARTING and self._announced):
             instants += self._patience.instants(self.plan)
         if self.phase is Phase.DRAINING:
-            instants += [self._http.next_at(self.plan), *self._working.instants()]
+            instants += [self._http.next_at(self.plan), *self._working.instants(self.plan, self._patience.aborting)]
         return min((at for at in instants if at is not None), default=None)
 
     def decide(self, now: float) -> list[do.Decision]:
@@ -209,9 +209,8 @@ class Machine:
         yield self._parts.begin(Part.WORKERS, now, self._working.until or plan.drain)
 
     def _drain(self, now: float, plan: Plan) -> Iterator[do.Decision]:
-        aborting = self.aborting
-        yield from self._http.decide(now, plan, aborting=aborting)
-        yield from self._working.decide(now, plan, self._patience.cause if aborting else None)
+        yield from self._http.decide(now, plan, aborting=self.aborting)
+        yield from self._working.decide(now, plan, self._patience.aborting, self._patience.cause)
         yield from self._patience.tear_sections(now, plan)
         if self._drained() or now >= self._patience.ends(plan):
             yield from self._begin_close(now, plan)

@@ -11,7 +11,7 @@ from quiesce.lifecycle.worker_edges import check_edges
 
 @dataclass(slots=True)
 class WorkerState:
-    """`told_at`: when its token fired. `outcome` is None while it runs.
+    """`told_at`: when its token fired; `aborted_at`: when it was torn. `outcome` is None while it runs.
 
     It is `finished`, `failed`, `aborted` (torn), `handed back` (torn, and its work was put back), or
     `abandoned` (it still ran when the closing began).
@@ -21,7 +21,7 @@ class WorkerState:
     running: bool = False
     told_at: float | None = None
     deadline: Deadline | None = None
-    aborted: bool = False
+    aborted_at: float | None = None
     abort_cause: str | None = None
     outcome: str | None = None
     error: str | None = None
@@ -30,6 +30,10 @@ class WorkerState:
     @property
     def over(self) -> bool:
         return self.outcome is not None or not self.running
+
+    @property
+    def aborted(self) -> bool:
+        return self.aborted_at is not None
 
     def end(self, now: float, error: str | None, *, torn: bool, handed_back: bool) -> str:
         if self.aborted and torn:

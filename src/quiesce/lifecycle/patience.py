@@ -1,24 +1,22 @@
 """When work in hand is given up, and when closing begins whoever still runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from quiesce.lifecycle import commands as do
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import AbortRequested
 from quiesce.lifecycle.plan import UNWIND, Plan
+from quiesce.lifecycle.worker_drain import WorkerDrain
 
 
 class Patience:
     """Nothing is aborted and left in the same instant, as long as time is left: what is torn rolls back first.
 
     `aborting`: when the work in hand was given up before its bounds were over, by a second signal.
-
-    Args:
-        last_deadline: that of the last worker that is not over.
     """
 
-    def __init__(self, last_deadline: Callable[[], Deadline | None]) -> None:
-        self._last_deadline = last_deadline
+    def __init__(self, workers: WorkerDrain) -> None:
+        self._workers = workers
         self.aborting: float | None = None
         self.cause = ""
         self.sections = 0
@@ -34,15 +32,15 @@ class Patience:
 
     def sections_until(self, plan: Plan) -> Deadline:
         """When critical sections that are still open are aborted: not before the worker that may be in them."""
-        until = max(plan.abort, self._last_deadline() or plan.abort)
+        until = max(plan.abort, self._workers.last_deadline or plan.abort)
         return until if self.aborting is None else min(until, Deadline(self.aborting + UNWIND))
 
     def ends(self, plan: Plan) -> float:
-        """When closing begins, whoever still runs. In an abort what was torn has a second to unwind; sections, which
-        are torn only at the end of that second, have another one."""
+        """When closing begins, whoever still runs. In an abort what was torn has a second to unwind; sections, and
+        keepers of what does not end, are torn only at the end of that second and have another one."""
         if self.aborting is None:
             return plan.drain.at
-        torn = self.aborting if self.sections_aborted is None else max(self.aborting, self.sections_aborted)
+        torn = max(self.aborting, self._workers.last_torn, self.sections_aborted or self.aborting)
         return min(torn + UNWIND, plan.drain.at)
 
     def instants(self, plan: Plan) -> Iterator[float]:

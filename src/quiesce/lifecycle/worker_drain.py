@@ -1,6 +1,7 @@
 """The drain of the workers: who is told to stop when, who is aborted, and who is left behind."""
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from quiesce.lifecycle import commands as do
 from quiesce.lifecycle.budget import HAND_BACK_BOUND, Budget
@@ -23,6 +24,7 @@ class WorkerDrain:
         self._budget = budget
         self._http = http
         self._watches = watches
+        self._looked_at = -inf
 
     @property
     def over(self) -> bool:
@@ -39,26 +41,38 @@ class WorkerDrain:
         told = (w.deadline for w in self._workers.values() if w.deadline is not None and not w.over)
         return max(told, default=None)
 
-    def instants(self) -> Iterator[float]:
+    @property
+    def last_torn(self) -> float:
+        """When the last one was torn; minus infinity if none was."""
+        return max((w.aborted_at for w in self._workers.values() if w.aborted_at is not None), default=-inf)
+
+    def instants(self, plan: Plan, aborting: float | None) -> Iterator[float]:
         """The instants at which time alone changes something."""
         for worker in self._workers.values():
             if worker.deadline is not None and not worker.over and not worker.aborted:
                 yield worker.deadline.at
+        if any(worker.told_at is None and not worker.over for worker in self._workers.values()):
+            torn = [worker.aborted_at for worker in self._workers.values() if not worker.over]
+            if not self._http.over:
+                torn.append(self._http.aborted_at)
+            until = (plan.waited_for(at, aborting) for at in torn if at is not None)
+            yield from (at for at in until if at > self._looked_at)
 
     def tell(self, now: float, plan: Plan) -> Iterator[do.Decision]:
         """Tells those that wait for nobody."""
         for worker in self._workers.values():
-            yield from self._tell(worker, now, plan)
+            yield from self._tell(worker, now, plan, None)
 
-    def decide(self, now: float, plan: Plan, abort_cause: str | None) -> Iterator[do.Decision]:
-        """`abort_cause`: why the work in hand is given up now, if it is."""
+    def decide(self, now: float, plan: Plan, aborting: float | None, cause: str) -> Iterator[do.Decision]:
+        """`aborting`: when the work in hand was given up, if it was, and `cause`: why."""
+        self._looked_at = now
         for worker in self._workers.values():
-            yield from self._tell(worker, now, plan)
+            yield from self._tell(worker, now, plan, aborting)
             late = worker.deadline is not None and worker.deadline.passed(now)
             # What protects the work of others outlives it in an abort as well.
-            torn = abort_cause is not None and self._free(worker)
+            torn = aborting is not None and self._free(worker, now, plan, aborting)
             if not worker.over and not worker.aborted and (late or torn):
-                yield self._abort(worker, OUT_OF_TIME if late or abort_cause is None else abort_cause)
+                yield self._abort(worker, now, OUT_OF_TIME if late else cause)
 
     def shorten(self, now: float, plan: Plan) -> Iterator[do.Decision]:
         """Less time is left than those were told that were told."""
@@ -75,15 +89,15 @@ class WorkerDrain:
         for worker in self._workers.values():
             if not worker.over:
                 if worker.told_at is None:
-                    # A keeper: what it keeps did not end. It goes no earlier than this.
+                    # No time was left in which what it waits for could end.
                     worker.told_at, worker.deadline = now, Deadline(now)
                     yield do.FireStop(worker.ask.name, worker.deadline)
                 if not worker.aborted:
-                    yield self._abort(worker, OUT_OF_TIME)
+                    yield self._abort(worker, now, OUT_OF_TIME)
                 worker.outcome = "abandoned"
 
-    def _tell(self, worker: WorkerState, now: float, plan: Plan) -> Iterator[do.Decision]:
-        if worker.told_at is None and not worker.over and self._free(worker):
+    def _tell(self, worker: WorkerState, now: float, plan: Plan, aborting: float | None) -> Iterator[do.Decision]:
+        if worker.told_at is None and not worker.over and self._free(worker, now, plan, aborting):
             worker.told_at = now
             worker.deadline = self._deadline(worker, now, plan)
             self._watches.begin(What.WORKER, worker.ask.name, now, worker.deadline.at)
@@ -93,15 +107,21 @@ class WorkerDrain:
         reserve = HAND_BACK_BOUND if worker.ask.hands_back else 0.0
         return plan.worker(self._budget.bound_of(worker.ask), now, reserve)
 
-    def _free(self, worker: WorkerState) -> bool:
-        """Whether all that this worker waits for is over, so that it may be told and aborted."""
+    def _free(self, worker: WorkerState, now: float, plan: Plan, aborting: float | None) -> bool:
+        """Whether this worker waits for nobody any more, so that it may be told and aborted: all that it waits for is
+        over, or was torn and does not end."""
+
+        def gone(over: bool, aborted_at: float | None) -> bool:
+            return over or (aborted_at is not None and now >= plan.waited_for(aborted_at, aborting))
+
         ask = worker.ask
         if ask.after_http and not (self._http.over or self._http.aborted):
             return False
-        if ask.keeps == "all" and not self._http.over:
+        if ask.keeps == "all" and not gone(self._http.over, self._http.aborted_at):
             return False
-        return not ask.keeps or all(s.over for s in self._workers.values() if ask.waits_for(s.ask))
+        kept = (s for s in self._workers.values() if ask.waits_for(s.ask)) if ask.keeps else ()
+        return all(gone(s.over, s.aborted_at) for s in kept)
 
-    def _abort(self, worker: WorkerState, cause: str) -> do.AbortWorker:
-        worker.aborted, worker.abort_cause = True, cause
+    def _abort(self, worker: WorkerState, now: float, cause: str) -> do.AbortWorker:
+        worker.aborted_at, worker.abort_cause = now, cause
         return do.AbortWorker(worker.ask.name, cause)
