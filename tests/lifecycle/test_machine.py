@@ -5,6 +5,7 @@ import pytest
 from quiesce.errors import BudgetError, IntakeClosed, SettingsError, StartInterrupted
 from quiesce.lifecycle import commands as do
 from quiesce.lifecycle.budget import Budget, WorkerBound
+from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import AbortRequested, PhaseChanged, StopHastened
 from quiesce.lifecycle.machine import Machine
 from quiesce.lifecycle.phases import Part, Phase
@@ -13,6 +14,11 @@ from quiesce.lifecycle.watches import What
 from quiesce.lifecycle.worker_drain import OUT_OF_TIME
 
 BUDGET = Budget()
+AGAIN = "received SIGTERM again"
+
+
+def _phase(machine: Machine) -> Phase:
+    return machine.phase  # through a function: a checker takes what it has seen once for granted
 
 
 def _stopped(machine: Machine, now: float = 0.0) -> list[do.Decision]:
@@ -146,34 +152,63 @@ def test_a_keeper_of_what_is_left_after_a_second_signal_has_a_moment_of_its_own(
     machine.members.register(WorkerBound("lease", keeps=("heartbeat", "stuck")))
     machine.members.register(WorkerBound("stuck"))
     _stopped(machine)
-    machine.abort(2.0, "received SIGTERM again")
+    machine.abort(2.0, AGAIN)
     assert [d.worker for d in machine.decide(2.0) if isinstance(d, do.AbortWorker)] == ["stuck"]
     assert machine.wake_at == 3.0
-    assert [d.worker for d in machine.decide(3.0) if isinstance(d, do.AbortWorker)] == ["heartbeat"]
-    assert [d.worker for d in machine.decide(4.0) if isinstance(d, do.AbortWorker)] == ["lease"]
+    assert [d for d in machine.decide(3.0) if isinstance(d, do.FireStop | do.AbortWorker)] == [
+        do.FireStop("heartbeat", Deadline(4.0))
+    ]
+    assert [d for d in machine.decide(4.0) if isinstance(d, do.AbortWorker)] == [
+        do.AbortWorker("heartbeat", OUT_OF_TIME)
+    ]
     machine.worker_ended("heartbeat", 4.1)
+    assert [d.worker for d in machine.decide(4.1) if isinstance(d, do.FireStop)] == ["lease"]
     machine.worker_ended("lease", 4.2)
-    assert machine.decide(4.2) == []
+    machine.decide(4.2)
+    assert _phase(machine) is Phase.DRAINING
     machine.decide(5.0)
-    assert machine.phase is Phase.CLOSING
+    assert _phase(machine) is Phase.CLOSING
     assert {name: worker.outcome for name, worker in machine.workers.items()} == {
         "heartbeat": "aborted",
-        "lease": "aborted",
+        "lease": "finished",
         "stuck": "abandoned",
     }
 
 
-def test_a_second_signal_tears_the_work_first_and_its_keeper_after_it() -> None:
+def test_a_keeper_outlives_the_critical_sections_of_what_was_torn() -> None:
     machine = Machine(BUDGET)
-    machine.members.register(WorkerBound("heartbeat", keeps=("payments",)))
+    machine.members.register(WorkerBound("lease", keeps=("payments",)))
     machine.members.register(WorkerBound("payments"))
     _stopped(machine)
-    machine.abort(2.0, "received SIGTERM again")
+    machine.sections_open(1)
+    machine.abort(2.0, AGAIN)
+    machine.decide(2.0)
+    assert [d for d in machine.decide(3.0) if isinstance(d, do.FireStop | do.AbortSections)] == [do.AbortSections()]
+    assert not [d for d in machine.decide(3.9) if isinstance(d, do.FireStop)]
+    machine.sections_open(0)
+    machine.worker_ended("payments", 3.95)
+    assert [d for d in machine.decide(3.95) if isinstance(d, do.FireStop)] == [do.FireStop("lease", Deadline(4.95))]
+
+
+def test_a_second_signal_tears_the_work_first_and_its_keeper_after_it() -> None:
+    machine = Machine(BUDGET)
+    machine.members.register(WorkerBound("heartbeat", bound=5.0, keeps=("payments",)))
+    machine.members.register(WorkerBound("payments"))
+    _stopped(machine)
+    machine.abort(2.0, AGAIN)
     aborted = [d for d in machine.decide(2.0) if isinstance(d, do.AbortWorker)]
-    assert aborted == [do.AbortWorker("payments", "received SIGTERM again")]
+    assert aborted == [do.AbortWorker("payments", AGAIN)]
     machine.worker_ended("payments", 2.1)
     told = [d for d in machine.decide(2.1) if isinstance(d, do.FireStop | do.AbortWorker)]
-    assert [type(d) for d in told] == [do.FireStop, do.AbortWorker]
+    assert [type(d) for d in told] == [do.FireStop]
+    # It has a moment to end by itself, and another one to unwind.
+    machine.decide(3.0)
+    assert _phase(machine) is Phase.DRAINING
+    assert [d for d in machine.decide(3.1) if isinstance(d, do.AbortWorker)] == [do.AbortWorker("heartbeat", AGAIN)]
+    machine.decide(4.0)
+    assert _phase(machine) is Phase.DRAINING
+    machine.decide(4.1)
+    assert _phase(machine) is Phase.CLOSING
 
 
 @pytest.mark.parametrize(
@@ -295,7 +330,7 @@ def test_an_opening_outside_the_start_holds_the_closing_until_it_ends() -> None:
     machine.members.opening("late", Part.POOLS)
     machine.stop(1.0, "signal")
     assert do.InterruptStart() in machine.decide(1.0)
-    assert machine.phase is Phase.DRAINING
+    assert _phase(machine) is Phase.DRAINING
     machine.members.opened("late")
     decided = machine.decide(2.0)
     assert [d.resource for d in decided if isinstance(d, do.CloseResource)] == ["late"]

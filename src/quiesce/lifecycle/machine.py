@@ -139,7 +139,10 @@ class Machine:
         if self.phase is Phase.DRAINING or (self.phase is Phase.STARTING and self._announced):
             instants += self._patience.instants(self.plan)
         if self.phase is Phase.DRAINING:
-            instants += [self._http.next_at(self.plan), *self._working.instants(self.plan, self._patience.aborting)]
+            instants += [
+                self._http.next_at(self.plan),
+                *self._working.instants(self.plan, self._patience.aborted(self.plan)),
+            ]
         return min((at for at in instants if at is not None), default=None)
 
     def decide(self, now: float) -> list[do.Decision]:
@@ -210,7 +213,7 @@ class Machine:
 
     def _drain(self, now: float, plan: Plan) -> Iterator[do.Decision]:
         yield from self._http.decide(now, plan, aborting=self.aborting)
-        yield from self._working.decide(now, plan, self._patience.aborting, self._patience.cause)
+        yield from self._working.decide(now, plan, self._patience.aborted(plan))
         yield from self._patience.tear_sections(now, plan)
         if self._drained() or now >= self._patience.ends(plan):
             yield from self._begin_close(now, plan)

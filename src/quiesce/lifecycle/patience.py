@@ -6,7 +6,7 @@ from quiesce.lifecycle import commands as do
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import AbortRequested
 from quiesce.lifecycle.plan import UNWIND, Plan
-from quiesce.lifecycle.worker_drain import WorkerDrain
+from quiesce.lifecycle.worker_drain import Abort, WorkerDrain
 
 
 class Patience:
@@ -30,17 +30,26 @@ class Patience:
         if self.aborting is None:
             self.aborting, self.cause = now, reason
 
+    def aborted(self, plan: Plan) -> Abort | None:
+        """What the workers are told of the abort, if there is one."""
+        if self.aborting is None:
+            return None
+        sections = self.sections_aborted
+        if sections is None and self.sections:
+            sections = self.sections_until(plan).at
+        return Abort(self.aborting, self.cause, max(self.aborting, sections or self.aborting))
+
     def sections_until(self, plan: Plan) -> Deadline:
         """When critical sections that are still open are aborted: not before the worker that may be in them."""
         until = max(plan.abort, self._workers.last_deadline or plan.abort)
         return until if self.aborting is None else min(until, Deadline(self.aborting + UNWIND))
 
     def ends(self, plan: Plan) -> float:
-        """When closing begins, whoever still runs. In an abort what was torn has a second to unwind; sections, and
-        keepers of what does not end, are torn only at the end of that second and have another one."""
+        """When closing begins, whoever still runs. In an abort what was torn has a second to unwind. Sections, which
+        are torn only at the end of that second, have another one; and so have keepers of what does not end."""
         if self.aborting is None:
             return plan.drain.at
-        torn = max(self.aborting, self._workers.last_torn, self.sections_aborted or self.aborting)
+        torn = max(self.aborting, self._workers.last_torn(self.aborting), self.sections_aborted or self.aborting)
         return min(torn + UNWIND, plan.drain.at)
 
     def instants(self, plan: Plan) -> Iterator[float]:

@@ -99,14 +99,15 @@ class Plan:
             latest = min(latest, self.abort.at) - reserve * self.scale
         return Deadline(min(told_at + bound * self.scale, max(min(told_at, self.drain.at), latest)))
 
-    def waited_for(self, aborted_at: float, aborting: float | None) -> float:
+    def waited_for(self, aborted_at: float, given_up: float | None) -> float:
         """Until when what was torn at `aborted_at`, and does not end, is waited for by those that protect its work.
 
         They go as late as they can, and not with the end of the drain itself: what they have in hand then has to
-        end, or to unwind, before closing begins. `aborting`: when all work in hand was given up, if it was.
+        end, or to unwind, before closing begins. `given_up`: when all that was in hand, sections included, was or
+        will be torn by a second signal; then they wait no longer than that takes to unwind.
         """
         latest = max(self.abort.at, (aborted_at + self.drain.at) / 2)
-        return latest if aborting is None else min(latest, max(aborted_at, aborting) + UNWIND)
+        return latest if given_up is None else min(latest, max(aborted_at, given_up) + UNWIND)
 
     def part(self, part: Part) -> Deadline:
         """When this part must be over at the latest."""

@@ -1,6 +1,7 @@
 """The drain of the workers: who is told to stop when, who is aborted, and who is left behind."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import inf
 
 from quiesce.lifecycle import commands as do
@@ -8,11 +9,23 @@ from quiesce.lifecycle.budget import HAND_BACK_BOUND, Budget
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.http_drain import HttpDrain
 from quiesce.lifecycle.members import WorkerState
-from quiesce.lifecycle.plan import Plan
+from quiesce.lifecycle.plan import UNWIND, Plan
 from quiesce.lifecycle.watches import Watches, What
 
 OUT_OF_TIME = "its time is over"
 """The cause of an abort at a deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The work in hand is given up before its bounds are over, by a second signal.
+
+    `over`: when all of it was torn, or will be; critical sections go last.
+    """
+
+    at: float
+    cause: str
+    over: float
 
 
 class WorkerDrain:
@@ -41,21 +54,24 @@ class WorkerDrain:
         told = (w.deadline for w in self._workers.values() if w.deadline is not None and not w.over)
         return max(told, default=None)
 
-    @property
-    def last_torn(self) -> float:
-        """When the last one was torn; minus infinity if none was."""
-        return max((w.aborted_at for w in self._workers.values() if w.aborted_at is not None), default=-inf)
+    def last_torn(self, aborting: float) -> float:
+        """When the last of those that were told was torn, or will be; minus infinity if there is none."""
+        torn = (self._torn_at(worker, aborting) for worker in self._workers.values())
+        return max((at for at in torn if at is not None), default=-inf)
 
-    def instants(self, plan: Plan, aborting: float | None) -> Iterator[float]:
+    def instants(self, plan: Plan, abort: Abort | None) -> Iterator[float]:
         """The instants at which time alone changes something."""
         for worker in self._workers.values():
             if worker.deadline is not None and not worker.over and not worker.aborted:
                 yield worker.deadline.at
+                if abort is not None and (at := self._torn_at(worker, abort.at)) is not None:
+                    yield at
         if any(worker.told_at is None and not worker.over for worker in self._workers.values()):
             torn = [worker.aborted_at for worker in self._workers.values() if not worker.over]
             if not self._http.over:
                 torn.append(self._http.aborted_at)
-            until = (plan.waited_for(at, aborting) for at in torn if at is not None)
+            given_up = None if abort is None else abort.over
+            until = (plan.waited_for(at, given_up) for at in torn if at is not None)
             yield from (at for at in until if at > self._looked_at)
 
     def tell(self, now: float, plan: Plan) -> Iterator[do.Decision]:
@@ -63,16 +79,17 @@ class WorkerDrain:
         for worker in self._workers.values():
             yield from self._tell(worker, now, plan, None)
 
-    def decide(self, now: float, plan: Plan, aborting: float | None, cause: str) -> Iterator[do.Decision]:
-        """`aborting`: when the work in hand was given up, if it was, and `cause`: why."""
+    def decide(self, now: float, plan: Plan, abort: Abort | None) -> Iterator[do.Decision]:
+        """`abort`: if the work in hand is given up before its bounds are over."""
         self._looked_at = now
         for worker in self._workers.values():
-            yield from self._tell(worker, now, plan, aborting)
-            late = worker.deadline is not None and worker.deadline.passed(now)
-            # What protects the work of others outlives it in an abort as well.
-            torn = aborting is not None and self._free(worker, now, plan, aborting)
-            if not worker.over and not worker.aborted and (late or torn):
-                yield self._abort(worker, now, OUT_OF_TIME if late else cause)
+            yield from self._tell(worker, now, plan, abort)
+            if worker.over or worker.aborted:
+                continue
+            if worker.deadline is not None and worker.deadline.passed(now):
+                yield self._abort(worker, now, OUT_OF_TIME)
+            elif abort is not None and (at := self._torn_at(worker, abort.at)) is not None and now >= at:
+                yield self._abort(worker, now, abort.cause)
 
     def shorten(self, now: float, plan: Plan) -> Iterator[do.Decision]:
         """Less time is left than those were told that were told."""
@@ -96,8 +113,18 @@ class WorkerDrain:
                     yield self._abort(worker, now, OUT_OF_TIME)
                 worker.outcome = "abandoned"
 
-    def _tell(self, worker: WorkerState, now: float, plan: Plan, aborting: float | None) -> Iterator[do.Decision]:
-        if worker.told_at is None and not worker.over and self._free(worker, now, plan, aborting):
+    def _torn_at(self, worker: WorkerState, aborting: float) -> float | None:
+        """When a worker that was told was torn, or is in an abort. None: it is over, or was not told yet."""
+        if worker.aborted_at is not None:
+            return worker.aborted_at
+        if worker.told_at is None or worker.deadline is None or worker.over:
+            return None
+        # What protects the work of others outlives it in an abort as well, and has a moment to end.
+        patience = UNWIND if worker.ask.keeps else 0.0
+        return min(max(worker.told_at, aborting) + patience, worker.deadline.at)
+
+    def _tell(self, worker: WorkerState, now: float, plan: Plan, abort: Abort | None) -> Iterator[do.Decision]:
+        if worker.told_at is None and not worker.over and self._free(worker, now, plan, abort):
             worker.told_at = now
             worker.deadline = self._deadline(worker, now, plan)
             self._watches.begin(What.WORKER, worker.ask.name, now, worker.deadline.at)
@@ -107,12 +134,13 @@ class WorkerDrain:
         reserve = HAND_BACK_BOUND if worker.ask.hands_back else 0.0
         return plan.worker(self._budget.bound_of(worker.ask), now, reserve)
 
-    def _free(self, worker: WorkerState, now: float, plan: Plan, aborting: float | None) -> bool:
-        """Whether this worker waits for nobody any more, so that it may be told and aborted: all that it waits for is
-        over, or was torn and does not end."""
+    def _free(self, worker: WorkerState, now: float, plan: Plan, abort: Abort | None) -> bool:
+        """Whether this worker waits for nobody any more, so that it may be told: all that it waits for is over, or was
+        torn and does not end."""
+        given_up = None if abort is None else abort.over
 
         def gone(over: bool, aborted_at: float | None) -> bool:
-            return over or (aborted_at is not None and now >= plan.waited_for(aborted_at, aborting))
+            return over or (aborted_at is not None and now >= plan.waited_for(aborted_at, given_up))
 
         ask = worker.ask
         if ask.after_http and not (self._http.over or self._http.aborted):
