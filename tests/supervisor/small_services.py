@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,15 @@ async def iteration() -> None:
     say("iteration began")
     await asyncio.sleep(float(os.environ.get("ITERATION", "0.2")))
     say("iteration ended")
+
+
+@service("heap", budget=QUICK)
+async def heap(s: Service) -> None:
+    s.every(0.05, tell_heap)
+
+
+async def tell_heap() -> None:
+    say("the start is out of the collector's way" if gc.get_freeze_count() else "not yet")
 
 
 @service("stuck", budget=QUICK)

@@ -70,6 +70,13 @@ def test_sigterm_finishes_the_iteration_and_the_request_in_hand_and_ends_with_0(
     closed_last(report)
 
 
+def test_what_the_start_built_is_looked_through_for_garbage_once_and_then_no_more(start: Start) -> None:
+    process = start("heap")
+    process.wait_for("the start is out of the collector's way")
+    process.signal()
+    assert process.wait(10) == 0
+
+
 @pytest.mark.serial
 def test_a_stuck_worker_is_left_within_the_budget_and_the_pool_is_still_closed(start: Start) -> None:
     process = start("stuck")
