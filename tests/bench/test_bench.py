@@ -17,7 +17,7 @@ def test_a_figure_passes_below_its_target_only() -> None:
     assert Figure("k", "says", 149.9, "ms", 150.0).passed is True
     assert Figure("k", "says", 150.0, "ms", 150.0).passed is False
     assert Figure("k", "says", 150.0, "ms").passed is None
-    assert "MISSED" in Figure("k", "says", 150.0, "ms", 150.0).line()
+    assert "NOT KEPT" in Figure("k", "says", 150.0, "ms", 150.0).line()
 
 
 def test_one_late_sample_does_not_move_the_difference() -> None:

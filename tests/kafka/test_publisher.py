@@ -11,7 +11,7 @@ from broker import records, set_topic
 
 from quiesce.errors import Unavailable
 from quiesce.kafka import KafkaPublisher
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, PlainEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.testing.contracts.publisher import event, within
 from quiesce.testing.kafka import LocalKafka
@@ -169,7 +169,7 @@ async def test_what_cannot_be_a_topic_is_dead(topic: MakeTopic, publisher: Kafka
 
 async def test_user_headers_cannot_replace_ours(kafka: str, topic: MakeTopic, publisher: KafkaPublisher) -> None:
     name = topic(partitions=1)
-    forged = ClaimedEvent(0, uuid4(), "k", name, "Happened", b"", {"id": "forged", "type": "forged"})
+    forged = PlainEvent(0, uuid4(), "k", name, "Happened", b"", {"id": "forged", "type": "forged"})
     await publish(publisher, forged)
     (record,) = await asyncio.to_thread(records, kafka, name)
     assert record.headers == (("id", str(forged.id).encode()), ("type", b"Happened"))

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quiesce.outbox.cursor import Cursor, Snapshot
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, PlainEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Dispatched, Outcome, Retry
 from quiesce.postgres.log_claim import LogClaim
 from quiesce.postgres.log_lane import LaneLog
@@ -19,7 +19,7 @@ LANE = 3
 
 
 def an_event(position: int, key: str) -> ClaimedEvent:
-    return ClaimedEvent(position, UUID(int=position), key, "orders", "Placed", b"", {})
+    return PlainEvent(position, UUID(int=position), key, "orders", "Placed", b"", {})
 
 
 @dataclass

@@ -119,9 +119,10 @@ async def move(store: OutboxRows, limit: int = 500) -> int:
 
 async def pages_read(db: Connection, floor: int) -> int:
     await db.execute(sql.begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
-    await db.execute(f"PREPARE claim(bigint, text, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
+    await db.execute(f"PREPARE claim(bigint, text, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
     text = await db.fetchval(
-        f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, FORMAT JSON) EXECUTE claim(10, '{{}}', 99999, {floor})"
+        "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, FORMAT JSON) "
+        f"EXECUTE claim(10, '{{}}', 99999, {floor}, {floor})"
     )
     await db.execute("DEALLOCATE claim")
     await db.execute("ROLLBACK")

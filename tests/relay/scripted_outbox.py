@@ -16,7 +16,7 @@ from quiesce.errors import ClaimLost, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed, Stop
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, PlainEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.ports import Settled
 
@@ -24,7 +24,7 @@ _SPACE = UUID("00000000-0000-0000-0000-00000000000a")
 
 
 def event(position: int, key: str = "k", attempts: int = 0) -> ClaimedEvent:
-    return ClaimedEvent(
+    return PlainEvent(
         position=position,
         id=uuid5(_SPACE, str(position)),
         aggregate_id=key,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_outbox import Away, MemoryBroker, MemoryStore, doubled, event, out_of_order
+from watched_outbox import WatchedStore
 
 from quiesce.lifecycle.events import IterationEnded
 from quiesce.outbox.event import ClaimedEvent
@@ -100,7 +101,8 @@ def stretches(until: float) -> st.SearchStrategy[Away]:
 @st.composite
 def lives(draw: st.DrawFn) -> Life:
     random = Random(draw(st.integers(0, 2**32)))
-    store = MemoryStore(random, hangs=draw(st.booleans()), away=draw(stretches(8)))
+    kind = draw(st.sampled_from([MemoryStore, WatchedStore]))
+    store = kind(random, hangs=draw(st.booleans()), away=draw(stretches(8)))
     store.lose_claims = draw(st.sampled_from([0.0, 0.0, 0.3]))
     broker = MemoryBroker(random, away=draw(stretches(8)), discard_hangs=draw(st.sampled_from([False, False, True])))
     count = draw(st.integers(1, 60))
@@ -156,18 +158,22 @@ def test_cancelled_at_any_time_it_marks_nothing_that_was_not_acked(life: Life, c
     virtual_time.run(main())
 
 
-def steady(*, publish_bound: float = 1.0, store_bound: float = 1.0) -> Life:
+Kind = type[MemoryStore]
+KINDS = pytest.mark.parametrize("kind", [MemoryStore, WatchedStore])
+
+
+def steady(kind: Kind = MemoryStore, *, publish_bound: float = 1.0, store_bound: float = 1.0) -> Life:
     """A life without faults: some events there, some coming in the middle."""
     count = 40
-    store, broker = MemoryStore(Random(1)), MemoryBroker(Random(2))
+    store, broker = kind(Random(1)), MemoryBroker(Random(2))
     for position in range(count):
         store.add(event(position, f"k{position % 7}"), at=0.0 if position < count // 2 else position / 1000)
     return Life(store, broker, publish_bound=publish_bound, store_bound=store_bound)
 
 
-def turns_of_a_whole_life() -> int:
+def turns_of_a_whole_life(kind: Kind) -> int:
     async def main() -> int:
-        life = steady()
+        life = steady(kind)
         await life.live(lambda stop: stop.at(0.3))
         assert not life.store.waiting()
         loop = asyncio.get_running_loop()
@@ -177,13 +183,14 @@ def turns_of_a_whole_life() -> int:
     return virtual_time.run(main())
 
 
-def test_O15_stopped_at_every_await_it_makes_no_duplicate_and_leaves_nothing() -> None:
-    turns = turns_of_a_whole_life()
+@KINDS
+def test_O15_stopped_at_every_await_it_makes_no_duplicate_and_leaves_nothing(kind: Kind) -> None:
+    turns = turns_of_a_whole_life(kind)
     assert turns > 100
     for turn in range(1, turns + 1):
 
         async def main(turn: int = turn) -> None:
-            life = steady()
+            life = steady(kind)
             loop = asyncio.get_running_loop()
             assert isinstance(loop, virtual_time.VirtualLoop)
 
@@ -203,11 +210,12 @@ def test_O15_stopped_at_every_await_it_makes_no_duplicate_and_leaves_nothing() -
         virtual_time.run(main())
 
 
-def test_cancelled_at_every_await_it_frees_every_claim() -> None:
-    for turn in range(2, turns_of_a_whole_life() + 1):
+@KINDS
+def test_cancelled_at_every_await_it_frees_every_claim(kind: Kind) -> None:
+    for turn in range(2, turns_of_a_whole_life(kind) + 1):
 
         async def main(turn: int = turn) -> None:
-            life = steady()
+            life = steady(kind)
             loop = asyncio.get_running_loop()
             assert isinstance(loop, virtual_time.VirtualLoop)
             stop = ManualStop("relay")

@@ -18,6 +18,8 @@ class Figure:
         target: it should be below this; None where nothing was promised.
         samples: the single values behind it.
         bare: those they were compared with.
+        at_least: it should be `target` or more.
+        or_equal: the target itself is kept too, as where things are counted.
     """
 
     key: str
@@ -27,22 +29,37 @@ class Figure:
     target: float | None = None
     samples: tuple[float, ...] = ()
     bare: tuple[float, ...] = ()
+    at_least: bool = False
+    or_equal: bool = False
 
     @property
     def passed(self) -> bool | None:
         """Whether the target is kept; None without one."""
-        return None if self.target is None else self.value < self.target
+        if self.target is None:
+            return None
+        if self.at_least:
+            return self.value >= self.target
+        return self.value < self.target or (self.or_equal and self.value == self.target)
+
+    @property
+    def asked(self) -> str:
+        """What is asked of it, in words; empty where nothing is."""
+        if self.target is None:
+            return ""
+        how = "at least" if self.at_least else "at most" if self.or_equal else "under"
+        return f"{how} {number(self.target)} {self.unit}".rstrip()
 
     def line(self) -> str:
-        verdict = {True: "pass", False: "MISSED", None: ""}[self.passed]
-        target = "" if self.target is None else f"under {self.target:g} {self.unit}"
-        return f"{self.says:<64} {f'{self.value:.4g} {self.unit}':>16}  {target:<18} {verdict}".rstrip()
+        verdict = {True: "kept", False: "NOT KEPT", None: ""}[self.passed]
+        value = f"{number(self.value)} {self.unit}".rstrip()
+        return f"{self.says:<64} {value:>16}  {self.asked:<20} {verdict}".rstrip()
 
     def as_json(self) -> dict[str, Any]:
         return {
             "value": round(self.value, 6),
             "unit": self.unit,
             "target": self.target,
+            "asked": self.asked,
             "passed": self.passed,
             "samples": [round(sample, 3) for sample in self.samples],
             "bare": [round(sample, 3) for sample in self.bare],
@@ -64,6 +81,13 @@ class Machine:
     def line(self) -> str:
         said = f"{self.cores} cores, load {self.load_before:.2f} before and {self.load_after:.2f} after"
         return said + (": busy, so the figures of time are too high" if self.busy else "")
+
+
+def number(value: float) -> str:
+    """Four digits that count, with commas from a thousand on."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 def load() -> float:

@@ -77,6 +77,10 @@ class Measured:
         assert self._process.stdout is not None
         self._process.stdout.close()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def cpu(self) -> float:
         """CPU seconds that it has used until now, all of its threads together. Linux only."""
         with open(f"/proc/{self._process.pid}/stat", encoding="ascii", errors="replace") as file:

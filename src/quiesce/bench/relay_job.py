@@ -17,6 +17,9 @@ class Job:
         events: how many there are to move. 0: it runs until SIGTERM.
         page: most events of one claim, or of one page of a bare loop.
         pages: most pages in flight.
+        gauge: the file of a `Gauge` that it keeps; empty for none.
+        listens: it is woken by notifications of writers, too.
+        bulk: it has a backlog before it, which wants full batches; a single event wants to go at once.
     """
 
     dsn: str
@@ -26,6 +29,9 @@ class Job:
     events: int
     page: int = 1000
     pages: int = 4
+    gauge: str = ""
+    listens: bool = False
+    bulk: bool = False
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))

@@ -1,126 +1,101 @@
 """From commit to consumer: a writer and a consumer around a relay that runs in a process of its own."""
 
-import asyncio
 import statistics
-import threading
 import time
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
-from confluent_kafka import Consumer, TopicPartition
-
+from quiesce.bench.cores import Shares
+from quiesce.bench.figures import Figure
 from quiesce.bench.processes import Measured
-from quiesce.bench.relay_job import Job
-from quiesce.errors import StartError
-from quiesce.outbox.event import OutboxEvent
-from quiesce.postgres import connect, enqueue
+from quiesce.bench.relay_arrivals import Arrivals
+from quiesce.bench.relay_load import Load
+from quiesce.bench.relay_scene import PARTITIONS, SUBJECT, Scene
+from quiesce.bench.results import Result
+
+RATE = 200.0
+"""Transactions a second, of one event each."""
+P50_TARGET, P99_TARGET = 2.0, 5.0
+"""Milliseconds from commit to consumer."""
+BUSY_TARGET, IDLE_TARGET = 0.15, 0.01
+"""Shares of one core that the relay may use meanwhile, and when nothing comes."""
 
 _WARM_UP = 1.0
 """Seconds of load that are not counted."""
-_ARRIVAL_BOUND = 10.0
-_KEYS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds from the return of COMMIT to the consumer; shares of one core that the relay used."""
+    """Milliseconds from the return of COMMIT to the consumer; shares of one core that the relay used.
 
+    `per_second`: events a second that were committed; `idle`: who used the cores while nothing came, None where that
+    was not looked at.
+    """
+
+    rate: float
     p50: float
     p99: float
     events: int
+    per_second: float
     busy_share: float
-    idle_share: float
+    idle: Shares | None
+    cores: Shares
 
-
-class Arrivals:
-    """Reads the topic in a thread and notes when each event came. A context manager."""
-
-    def __init__(self, broker: str, topic: str, partitions: int) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": broker,
-                "group.id": "bench",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 500,
-                "fetch.queue.backoff.ms": 1,
-                "log_level": 0,
-            }
+    def result(self, store: str) -> Result:
+        idle = {} if self.idle is None else self.idle.parts
+        figures = (
+            Figure("p50", "half of the events, from commit to consumer", self.p50, "ms", P50_TARGET),
+            Figure("p99", "99 of 100", self.p99, "ms", P99_TARGET),
+            Figure("busy_share", "of a core that the relay uses", self.busy_share, "", BUSY_TARGET),
+            Figure("idle_share", "the same when nothing comes", idle.get("relay", 0.0), "", IDLE_TARGET),
         )
-        ends = [
-            TopicPartition(topic, number, self._consumer.get_watermark_offsets(TopicPartition(topic, number))[1])
-            for number in range(partitions)
-        ]
-        self._consumer.assign(ends)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="bench-consumer", daemon=True)
-        self.at: dict[UUID, float] = {}
-        self.doubled = 0
-        """Messages whose event had come before."""
+        facts = {
+            "store": store,
+            **self.point(),
+            "rate": self.rate,
+            "relay_cpu_share": round(self.busy_share, 4),
+            "relay_idle_cpu_share": round(idle.get("relay", 0.0), 4),
+            # What a relay has the server do while it waits is a cost, too.
+            "idle_cores": {name: round(share, 4) for name, share in idle.items()},
+        }
+        says = f"commit to consumer, {store} store, at {self.rate:g} transactions a second, {self.events:,} events"
+        return Result(("latency_ms",), says, figures, facts, self.cores)
 
-    def __enter__(self) -> "Arrivals":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(5)
-        self._consumer.close()
-
-    def wait_for(self, committed: Collection[UUID]) -> None:
-        """Raises StartError when some of them have not come within 10 seconds."""
-        until = time.monotonic() + _ARRIVAL_BOUND
-        while missing := len([one for one in committed if one not in self.at]):
-            if time.monotonic() > until:
-                raise StartError(f"{missing} of {len(committed)} events did not arrive in {_ARRIVAL_BOUND:g} s")
-            time.sleep(0.01)
-
-    def _read(self) -> None:
-        while not self._over.is_set():
-            message = self._consumer.poll(0.1)
-            if message is None or message.error() is not None:
-                continue
-            now = time.monotonic()
-            headers: Any = message.headers() or []
-            event_id = UUID(dict(headers)["id"].decode())
-            self.doubled += event_id in self.at
-            self.at.setdefault(event_id, now)
+    def point(self) -> dict[str, Any]:
+        """For a curve."""
+        return {
+            "rate": self.rate,
+            "p50": round(self.p50, 3),
+            "p99": round(self.p99, 3),
+            "events": self.events,
+            "per_second": round(self.per_second, 1),
+            "share": round(self.busy_share, 4),
+        }
 
 
-def measure_latency(job: Job, partitions: int, rate: float, seconds: float) -> Latency:
+def measure_latency(scene: Scene, store: str, rate: float, seconds: float, idle_seconds: float) -> Latency:
     """One relay with an otherwise empty outbox, `rate` transactions a second of one event each.
+
+    `idle_seconds` without any load follow; 0 for none.
 
     Raises:
         StartError: events did not arrive.
     """
-    with Measured.module("quiesce.bench.relay_subject", job.dumps()) as relay:
+    job = scene.job(store, scene.empty())
+    load = Load(job, rate, seconds + _WARM_UP)
+    with Measured.module(SUBJECT, job.dumps()) as relay:
         relay.heard("up")
-        with Arrivals(job.broker, job.topic, partitions) as arrivals:
-            used = relay.cpu()
-            began = time.monotonic()
-            committed = asyncio.run(write(job, rate, seconds + _WARM_UP))
-            busy = (relay.cpu() - used) / (time.monotonic() - began)
-            arrivals.wait_for(committed)
-        used, began = relay.cpu(), time.monotonic()
-        time.sleep(min(seconds, 5.0))
-        idle = (relay.cpu() - used) / (time.monotonic() - began)
+        with Arrivals(job.broker, job.topic, PARTITIONS, load.timings) as arrivals:
+            cores = scene.servers.cores(relay=relay.pid)
+            load.in_background()()
+            used = cores.used()
+            arrivals.wait()
+        idle = None
+        if idle_seconds:
+            cores = scene.servers.cores(relay=relay.pid)
+            time.sleep(idle_seconds)
+            idle = cores.used()
         relay.end()
-    first = min(committed.values()) + _WARM_UP
-    taken = [1000 * (arrivals.at[one] - at) for one, at in committed.items() if at >= first]
+    taken = load.timings.ways(load.began + _WARM_UP)
     cuts = statistics.quantiles(taken, n=100)
-    return Latency(cuts[49], cuts[98], len(taken), busy, idle)
-
-
-async def write(job: Job, rate: float, seconds: float) -> dict[UUID, float]:
-    """Commits events at instants laid out beforehand; returns when each commit was over."""
-    committed: dict[UUID, float] = {}
-    async with connect(job.dsn, name="bench") as connection:
-        began = time.monotonic()
-        for number in range(round(rate * seconds)):
-            await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
-            event = OutboxEvent(job.topic, f"key-{number % _KEYS}", "OrderPlaced", b"x" * 200)
-            async with connection.transaction():
-                await enqueue(connection, event)
-            committed[event.id] = time.monotonic()
-    return committed
+    return Latency(rate, cuts[49], cuts[98], len(taken), load.per_second, used.parts["relay"], idle, used)

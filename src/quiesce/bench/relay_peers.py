@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from quiesce.bench.cores import Cores
 from quiesce.bench.relay_rates import PEERS, NotMeasured, Peer, PeerFigure, rates
 from quiesce.errors import StartError
 from quiesce.testing.kafka_address import KafkaAddress
@@ -52,11 +53,13 @@ def measure_peer(
     peer = PEERS[name]
     events = peer.quick_events if quick else peer.events
     mark = f"peer_{uuid.uuid4().hex[:8]}"
+    cores = Cores()
     try:
         _install(peer, programs, say)
         with _topic(bootstrap, mark), _database(database, mark) as dsn:
             job = {"broker": bootstrap, "dsn": dsn, "events": events, "keys": keys, "payload": payload, "topic": mark}
             facts = _prepare(peer, programs, job, say)
+            cores = Cores()
             curve = _run(peer, programs, job, say)
     except StartError as error:
         return NotMeasured(peer, str(error))
@@ -73,6 +76,7 @@ def measure_peer(
         backlog=events,
         duplicates=max(seen - events, 0),
         settings=facts["settings"],
+        cores=cores.used(),
     )
 
 

@@ -1,8 +1,12 @@
-"""The peers of the relay's bench: who they are, and what they moved, as arithmetic, line and JSON."""
+"""The peers of the relay's bench: who they are, and what they moved, as arithmetic and figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from quiesce.bench.cores import Shares
+from quiesce.bench.figures import Figure
+from quiesce.bench.results import Result
 
 Curve = Sequence[tuple[float, int]]
 """Seconds since the peer was started, and how many messages the topic had then."""
@@ -102,6 +106,7 @@ class PeerFigure:
     backlog: int
     duplicates: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    cores: Shares | None = None
 
     @property
     def ratio(self) -> float:
@@ -113,23 +118,33 @@ class PeerFigure:
         return self.ours / self.rates.warm_half
 
     @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Beside what is promised of our log store; beside the row store nothing is."""
+        promised = self.store == "log"
+        least, warm = (self.peer.least, self.peer.least_warm) if promised else (None, None)
+        says = f"our {self.store} store moves so many times as many"
+        return (
+            Figure("ratio", says, self.ratio, "", least, at_least=True),
+            Figure("warm_ratio", "the same beside its second half", self.warm_ratio, "", warm, at_least=True),
+        )
+
+    @property
     def passed(self) -> bool | None:
         """Whether the promise is kept; None where there is none."""
-        if self.peer.least is None or self.store != "log":
-            return None
-        return self.ratio >= self.peer.least and self.warm_ratio >= (self.peer.least_warm or 0.0)
+        verdicts = [figure.passed for figure in self.figures if figure.passed is not None]
+        return all(verdicts) if verdicts else None
 
-    def line(self) -> str:
-        promised = "" if self.passed is None else f" of at least {self.peer.least:g}"
-        promised_warm = "" if self.passed is None or self.peer.least_warm is None else f" of {self.peer.least_warm:g}"
-        verdict = {True: "  pass", False: "  MISSED", None: ""}[self.passed]
-        twice = f"  {self.duplicates:,} twice" if self.duplicates else ""
+    @property
+    def says(self) -> str:
+        twice = f"; {self.duplicates:,} came twice" if self.duplicates else ""
         only = f" of {self.backlog:,}" if self.events < self.backlog else ""
         return (
-            f"{self.peer.name} {self.version}  {self.events:,}{only} events  {_short(self.rates.average):>7} events/s  "
-            f"second half {_short(self.rates.warm_half):>7}  our {self.store} store moves "
-            f"{self.ratio:,.1f} times as many{promised}, {self.warm_ratio:,.1f}{promised_warm}{twice}{verdict}"
+            f"{self.peer.name} {self.version}: {self.events:,}{only} events, {_short(self.rates.average)} events/s, "
+            f"second half {_short(self.rates.warm_half)}{twice}"
         )
+
+    def result(self) -> Result:
+        return Result(("peers", self.peer.name), self.says, self.figures, self.as_json(), self.cores)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -144,9 +159,6 @@ class PeerFigure:
             "backlog": self.backlog,
             "duplicates": self.duplicates,
             "store_of_ours": self.store,
-            "target": self.peer.least,
-            "warm_target": self.peer.least_warm,
-            "passed": self.passed,
         }
 
 
@@ -162,12 +174,5 @@ class NotMeasured:
     peer: Peer
     why: str
 
-    @property
-    def passed(self) -> bool | None:
-        return None
-
-    def line(self) -> str:
-        return f"{self.peer.name}  not measured: {self.why}"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"missing": self.why}
+    def result(self) -> Result:
+        return Result(("peers", self.peer.name), self.peer.name, missing=self.why)

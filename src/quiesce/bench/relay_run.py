@@ -1,190 +1,123 @@
-"""One whole run of `quiesce bench relay`: servers, backlog, both stores, latency."""
+"""One whole run of `quiesce bench relay`: servers, then part after part."""
 
-import contextlib
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from quiesce.bench.figures import Machine
-from quiesce.bench.relay_job import Job
-from quiesce.bench.relay_latency import Latency, measure_latency
-from quiesce.bench.relay_measures import Throughput, measure_throughput
+from quiesce.bench.relay_handover import measure_handovers
+from quiesce.bench.relay_horizon import measure_horizon
+from quiesce.bench.relay_latency import RATE, measure_latency
+from quiesce.bench.relay_measures import measure_throughput, move_backlog
+from quiesce.bench.relay_memory import measure_memory
+from quiesce.bench.relay_pair import measure_pair
 from quiesce.bench.relay_peers import measure_peer
-from quiesce.bench.relay_rates import SERVER, NotMeasured, PeerFigure
-from quiesce.bench.relay_tables import Tables
+from quiesce.bench.relay_plan import PARTS, Plan
+from quiesce.bench.relay_rates import PeerFigure
+from quiesce.bench.relay_scene import SUBJECT, Say, Scene, scene
+from quiesce.bench.relay_sweeps import measure_pages, measure_rates
+from quiesce.bench.relay_wakeup import measure_wakeup
+from quiesce.bench.results import Result
 from quiesce.errors import StartError
-from quiesce.testing.kafka import LocalKafka
-from quiesce.testing.kafka_address import KafkaAddress
-from quiesce.testing.postgres import LocalPostgres
-from quiesce.testing.tansu import LocalTansu
 
-PARTITIONS = 6
-LATENCY_RATE = 200.0
-"""Transactions a second, of one event each."""
-P50_TARGET, P99_TARGET = 2.0, 5.0
-"""Milliseconds from commit to consumer."""
-BUSY_TARGET, IDLE_TARGET = 0.15, 0.01
-"""Shares of one core that the relay may use meanwhile, and when nothing comes."""
+_SWITCH_INTERVAL = 0.0005
+"""Seconds. The consumer's thread must not wait for the writer's, or the relay would be blamed for it."""
+
+_BESIDE = 300_000
+"""Events that our store moves before a peer does, and after it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is measured.
-
-    Args:
-        row_events: fewer, since marks are slower than a cursor.
-        peers: names of other relays that are measured after ours. `quick`: on few events.
-    """
-
-    stores: Sequence[str] = ("log", "row")
-    broker: str = "kafka"
-    events: int = 1_000_000
-    row_events: int = 200_000
-    keys: int = 1_000
-    payload: int = 200
-    page: int = 1_000
-    pages: int = 4
-    rounds: int = 3
-    latency_seconds: float = 15.0
-    peers: Sequence[str] = ()
-    quick: bool = False
-
-    @property
-    def server(self) -> dict[str, str]:
-        """PostgreSQL's settings: the ones that a peer needs hold for all that is measured."""
-        wanted = dict(_SERVER)
-        for peer in self.peers:
-            wanted |= SERVER.get(peer, {})
-        return wanted
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What was measured until now."""
-
-    throughput: dict[str, Throughput]
-    latency: Latency | None = None
-    store_of_latency: str = ""
-    peers: dict[str, PeerFigure | NotMeasured] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        return (
-            all(one.passed for one in self.throughput.values())
-            and (self.latency is None or all(kept for _, _, kept in latency_lines(self.latency)))
-            and all(one.passed is not False for one in self.peers.values())
-        )
-
-    @property
-    def ours(self) -> tuple[str, float]:
-        """The store that peers are compared with, and its events a second: the log store if it was measured."""
-        store = "log" if "log" in self.throughput else next(iter(self.throughput))
-        return store, self.throughput[store].events_per_second
-
-    def as_json(self, machine: Machine, plan: Plan, servers: str) -> dict[str, Any]:
-        latency = self.latency
-        return {
-            "stores": {store: one.as_json() for store, one in self.throughput.items()},
-            "latency_ms": None
-            if latency is None
-            else {
-                "store": self.store_of_latency,
-                "p50": round(latency.p50, 3),
-                "p99": round(latency.p99, 3),
-                "events": latency.events,
-                "rate": LATENCY_RATE,
-                "relay_cpu_share": round(latency.busy_share, 4),
-                "relay_idle_cpu_share": round(latency.idle_share, 4),
-            },
-            "peers": {name: one.as_json() for name, one in self.peers.items()},
-            "plan": {"events": plan.events, "keys": plan.keys, "payload": plan.payload, "pages": plan.pages},
-            "machine": {"servers": servers, "cores": machine.cores, "load_before": round(machine.load_before, 2)},
-            "passed": self.passed,
-        }
-
-
-def latency_lines(latency: Latency) -> list[tuple[str, str, bool]]:
-    """What, measured and promised, and whether it was kept."""
-    rows = (
-        ("commit to consumer, half of the events", latency.p50, P50_TARGET, "ms"),
-        ("commit to consumer, 99 of 100", latency.p99, P99_TARGET, "ms"),
-        (f"of a core, at {LATENCY_RATE:g} events/s", latency.busy_share, BUSY_TARGET, ""),
-        ("of a core, when nothing comes", latency.idle_share, IDLE_TARGET, ""),
-    )
-    return [(what, f"{got:.3g} of {most:g} {unit}".rstrip(), got <= most) for what, got, most, unit in rows]
-
-
-def measure(plan: Plan, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Yields what is known after each step; the last one is the whole.
+def measure(plan: Plan, say: Say) -> Iterator[Result]:
+    """Yields each result as soon as it is there. A part that fails is told as such, and the next one follows.
 
     Raises:
-        StartError: a server could not be started, or a measured process failed.
+        StartError: a server could not be started.
     """
-    outcome = Outcome({})
-    topic = f"bench-{uuid.uuid4().hex[:8]}"
-    with contextlib.ExitStack() as stack:
-        say("PostgreSQL and the broker start")
-        database = stack.enter_context(LocalPostgres(settings=plan.server)).address
-        bootstrap = stack.enter_context(_broker(plan.broker))
-        KafkaAddress(bootstrap).create_topic(topic, PARTITIONS)
-        stack.callback(_forget, bootstrap, topic)
-        for store in plan.stores:
-            events = plan.events if store == "log" else min(plan.events, plan.row_events)
-            tables = Tables(database, topic)
-            say(f"{events:,} events of {plan.payload} bytes over {plan.keys:,} keys are written")
-            tables.fill(events, plan.keys, plan.payload)
-            job = Job("", bootstrap, topic, store, events, plan.page, plan.pages)
-            outcome.throughput[store] = measure_throughput(tables, job, plan.rounds, say)
-            database.drop_database(tables.template)
-            yield outcome
-        if plan.latency_seconds:
-            store = plan.stores[0]
-            say(f"commit to consumer at {LATENCY_RATE:g} transactions a second, {plan.latency_seconds:g} s")
-            dsn = Tables(database, topic).empty()
-            job = Job(dsn, bootstrap, topic, store, 0, plan.page, plan.pages)
-            outcome.latency = measure_latency(job, PARTITIONS, LATENCY_RATE, plan.latency_seconds)
-            outcome.store_of_latency = store
-            yield outcome
-        for peer in plan.peers:
-            outcome.peers[peer] = measure_peer(
-                peer,
-                database,
-                bootstrap,
-                keys=plan.keys,
-                payload=plan.payload,
-                quick=plan.quick,
-                ours=outcome.ours,
-                say=say,
-            )
-            yield outcome
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    try:
+        with scene(plan, say) as where:
+            for name in PARTS:
+                if name in plan.parts:
+                    say(f"{name}: {PARTS[name]}")
+                    yield from told_of(name, PARTS[name], _MEASURES[name](where))
+            for peer in plan.peers:
+                yield from told_of(peer, peer, _peer(where, peer))
+    finally:
+        sys.setswitchinterval(before)
 
 
-_SERVER = {"shared_buffers": "512MB", "max_wal_size": "8GB", "autovacuum_naptime": "10s"}
-"""A million events fit into memory, as they would on a server of their own."""
+def told_of(name: str, says: str, part: Iterator[Result]) -> Iterator[Result]:
+    """The results of a part, and in the end that it failed if it did: half an hour of figures is not lost for it."""
+    try:
+        yield from part
+    except StartError as error:
+        yield Result(("failed", name), says, failed=str(error))
 
 
-@contextlib.contextmanager
-def _broker(which: str) -> Iterator[str]:
-    if which not in ("kafka", "tansu"):
-        yield which
-        return
-    server = LocalKafka() if which == "kafka" else LocalTansu()
-    if reason := server.available():
-        raise StartError(f"{reason}; or give another broker: --broker tansu, --broker ADDRESS")
-    with server:
-        yield server.bootstrap
+def _throughput(where: Scene) -> Iterator[Result]:
+    plan = where.plan
+    for store in plan.stores:
+        events = plan.events if store == "log" else min(plan.events, plan.effort.row_events)
+        yield measure_throughput(where, store, plan.page, events, plan.effort.rounds).result()
 
 
-def _forget(bootstrap: str, topic: str) -> None:
-    with contextlib.suppress(StartError):
-        KafkaAddress(bootstrap).delete_topic(topic)
+def _latency(where: Scene) -> Iterator[Result]:
+    store, effort = where.plan.first_store, where.plan.effort
+    yield measure_latency(where, store, RATE, effort.latency_seconds, effort.idle_seconds).result(store)
 
 
-def servers_of(plan: Plan) -> str:
-    """Which servers are measured with."""
-    broker = {"kafka": "Apache Kafka", "tansu": "Tansu"}.get(plan.broker, plan.broker)
-    if plan.broker == "kafka" and LocalKafka.available() is None:
-        broker += f" {LocalKafka().version}"
-    level = f" (wal_level={plan.server['wal_level']})" if "wal_level" in plan.server else ""
-    return f"PostgreSQL {LocalPostgres().version}{level}, {broker}"
+def _peer(where: Scene, name: str) -> Iterator[Result]:
+    """A peer between two moves of our own: the machine of a quarter of an hour ago may have been another one."""
+    plan, servers = where.plan, where.servers
+    store = plan.first_store
+    filled = plan.events if store == "log" else min(plan.events, plan.effort.row_events)
+    job = where.job(store, events=min(filled, _BESIDE))
+
+    def ours() -> float:
+        where.say(f"our {store} store, beside {name}")
+        return move_backlog(where, SUBJECT, job, where.backlog(filled)).per_second
+
+    before = ours()
+    figure = measure_peer(
+        name,
+        servers.database,
+        servers.bootstrap,
+        keys=plan.keys,
+        payload=plan.payload,
+        quick=plan.quick,
+        ours=(store, before),
+        say=where.say,
+    )
+    if isinstance(figure, PeerFigure):
+        figure = replace(figure, ours=statistics.mean((before, ours())))
+    yield figure.result()
+
+
+def _pair(where: Scene) -> Iterator[Result]:
+    # Lanes are the log store's.
+    if "log" in where.plan.stores:
+        yield measure_pair(where)
+
+
+def _pages(where: Scene) -> Iterator[Result]:
+    for store in where.plan.stores:
+        yield measure_pages(where, store)
+
+
+def _one(of: Callable[[Scene, str], Result], where: Scene) -> Iterator[Result]:
+    """A part that is measured on one store only."""
+    yield of(where, where.plan.first_store)
+
+
+_MEASURES: dict[str, Callable[[Scene], Iterator[Result]]] = {
+    "throughput": _throughput,
+    "pair": _pair,
+    "pages": _pages,
+    "latency": _latency,
+    "rates": lambda where: _one(measure_rates, where),
+    "handover": lambda where: _one(measure_handovers, where),
+    "wakeup": lambda where: _one(measure_wakeup, where),
+    "horizon": lambda where: _one(measure_horizon, where),
+    "memory": lambda where: _one(measure_memory, where),
+}

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from quiesce.cli import bench_relay
+from quiesce.cli import bench_consumer, bench_relay
 from quiesce.cli.flags import add_switch
 from quiesce.errors import StartError
 
@@ -26,6 +26,7 @@ def add_to(verbs: Any) -> None:
     add_switch(lifecycle, "--json", help="print the figures as one JSON object in the last line")
     lifecycle.set_defaults(run=run_lifecycle)
     bench_relay.add_to(topics)
+    bench_consumer.add_to(topics)
 
 
 def run_lifecycle(arguments: argparse.Namespace) -> int:

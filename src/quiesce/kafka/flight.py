@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from uuid import UUID
 
 from confluent_kafka import KafkaError, Message
 
-from quiesce.kafka.blocking import on_loop
 from quiesce.outbox.answers import Answers
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Outcome
@@ -14,39 +14,69 @@ from quiesce.outbox.outcome import Outcome
 Judge = Callable[[KafkaError, Message], Outcome | None]
 """What a refusal means for one event; None leaves its fate unknown."""
 
+Report = Callable[[KafkaError | None, Message], None]
+"""What librdkafka calls with the delivery report of one event."""
+
+
+class Reports:
+    """The delivery reports of one call, by the places of its events: the callables that librdkafka gets.
+
+    They are made once, and one call after the other uses them: an object for each event would be most of what a
+    relay makes, and the interpreter looks through all that was made, again and again. A call that ends while
+    answers are missing keeps its own: a report that comes late must not be taken for another call's.
+    """
+
+    __slots__ = ("_acked", "_of_place", "_refuse")
+
+    def __init__(self) -> None:
+        self._of_place: list[Report] = []
+        self._acked: list[int] = []
+        self._refuse: Callable[[int, KafkaError, Message], None]
+
+    def begin(self, flight: "Flight") -> Sequence[Report]:
+        """For each of the flight's events, by its place, what to call with its report."""
+        self._acked, self._refuse = flight.outcomes.acked, flight.report_refused
+        for place in range(len(self._of_place), len(flight.events)):
+            self._of_place.append(partial(self._answer, place))
+        return self._of_place
+
+    def _answer(self, place: int, error: KafkaError | None, message: Message) -> None:
+        """Called on the poller's thread or the loop's, a hundred thousand times a second."""
+        if error is None:
+            self._acked.append(place)
+        else:
+            self._refuse(place, error, message)
+
 
 class Flight:
     """The outcomes of one call, filled as delivery reports come in.
 
     Reports come on the poller's thread and, while many are handed over, on the loop's. No lock is taken for each: an
-    answer is an append, and whoever appends the last one sees that nothing is missing. `_expected` is set by the loop
-    once it has handed over the last, and it looks, too. The loop is crossed once for a call.
+    answer is an append. Whoever has served some asks `answered`, and so does the loop once it has handed over the
+    last: one of the two sees that nothing is missing.
     """
 
-    __slots__ = ("_acked", "_done", "_expected", "_judge", "_loop", "_others", "events", "outcomes")
+    __slots__ = ("_done", "_expected", "_judge", "_others", "_reports", "events", "outcomes", "reports")
 
-    def __init__(self, judge: Judge, events: Sequence[ClaimedEvent]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._done: asyncio.Future[None] = self._loop.create_future()
+    def __init__(self, judge: Judge, events: Sequence[ClaimedEvent], reports: Reports) -> None:
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._judge = judge
         self._expected = -1
         self._others: list[UUID] = []
         """Events with a report that was no ack, or that were not handed over."""
         self.events = events
         self.outcomes = Answers(events)
-        self._acked = self.outcomes.acked
+        self._reports = reports
+        self.reports = reports.begin(self)
+        """By place."""
 
-    def answer(self, event: ClaimedEvent, error: KafkaError | None, message: Message) -> None:
-        """The delivery report of one event. Called on the poller's thread or the loop's."""
-        if error is None:
-            self._acked.append(event)
-        else:
-            outcome = self._judge(error, message)
-            if outcome is not None:
-                self.outcomes.refused[event.id] = outcome
-            self._others.append(event.id)
-        if len(self._acked) + len(self._others) == self._expected:
-            on_loop(self._loop, self.finish)
+    def report_refused(self, place: int, error: KafkaError, message: Message) -> None:
+        """A delivery report that is no ack. Called on the poller's thread or the loop's."""
+        event_id = self.events[place].id
+        outcome = self._judge(error, message)
+        if outcome is not None:
+            self.outcomes.refused[event_id] = outcome
+        self._others.append(event_id)
 
     def refuse(self, event_id: UUID, outcome: Outcome) -> None:
         """An event that is not handed over at all."""
@@ -56,13 +86,22 @@ class Flight:
     def handed_over(self) -> None:
         """All events of the call were handed over or refused: their answers are all that is missing."""
         self._expected = len(self.events)
-        if len(self._acked) + len(self._others) >= self._expected:
+        if self.answered:
             self.finish()
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing is missing. From any thread."""
+        return len(self.outcomes.acked) + len(self._others) == self._expected
 
     def finish(self) -> None:
         """Ends the call with what has been answered until now."""
         if not self._done.done():
             self._done.set_result(None)
+
+    def spare(self) -> Reports | None:
+        """What another call may use for its reports; None while some of this one may yet come."""
+        return self._reports if self.answered else None
 
     @property
     def unanswered(self) -> list[ClaimedEvent]:

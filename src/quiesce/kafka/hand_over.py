@@ -2,41 +2,45 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from uuid import UUID
 
 from quiesce.kafka.blocking import until
-from quiesce.kafka.flight import Flight
+from quiesce.kafka.flight import Flight, Report
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.silence import PATIENCE, Silence
 from quiesce.kafka.topics import Topics
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Outcome
 
-_CHUNK = 100
-"""Events handed over without a turn of the loop: one to two milliseconds."""
+_MANY = 100
+"""Events of a call from which on the loop serves reports while it hands them over."""
+_CHUNK = 250
+"""Events handed over without a turn of the loop: some half a millisecond."""
 
 
 async def hand_over(
     handle: Handle,
     flight: Flight,
+    topics_of: Collection[str],
     refusals: Sequence[tuple[ClaimedEvent, Outcome]],
     topics: Topics,
     silence: Silence,
 ) -> None:
     """Hands over the events of a call in order, without those that are refused already. It ends early, and the
-    flight with it, when the handle is over."""
-    for event, outcome in refusals:
-        flight.refuse(event.id, outcome)
-    done = {event.id for event, _ in refusals}
-    await _send_pioneers(handle, flight, done, topics, silence)
-    left = [event for event in flight.events if event.id not in done] if done else flight.events
-    with _serving(handle, len(left)):
-        for first in range(0, len(left), _CHUNK):
-            await _offer(handle, flight, left[first : first + _CHUNK])
+    flight with it, when the handle is over. `topics_of` are those of the events."""
+    done = _refuse(flight, refusals) if refusals else set()
+    await _send_pioneers(handle, flight, topics_of, done, topics, silence)
+    events, reports = flight.events, flight.reports
+    if done:
+        left = [place for place in range(len(events)) if place not in done]
+        events, reports = [events[place] for place in left], [reports[place] for place in left]
+    with _serving(handle, len(events)):
+        for first in range(0, len(events), _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            await _offer(handle, flight, events[chunk], reports[chunk])
             if not handle.usable:
                 flight.finish()
                 return
@@ -45,18 +49,26 @@ async def hand_over(
     flight.handed_over()
 
 
-async def _offer(handle: Handle, flight: Flight, events: Sequence[ClaimedEvent]) -> None:
-    while len(events := events[handle.offer_all(flight, events) :]):
+def _refuse(flight: Flight, refusals: Sequence[tuple[ClaimedEvent, Outcome]]) -> set[int]:
+    """The places of what is refused."""
+    refused = {event.id: outcome for event, outcome in refusals}
+    for event_id, outcome in refused.items():
+        flight.refuse(event_id, outcome)
+    return {place for place, event in enumerate(flight.events) if event.id in refused}
+
+
+async def _offer(handle: Handle, flight: Flight, events: Sequence[ClaimedEvent], reports: Sequence[Report]) -> None:
+    while (taken := handle.offer_all(flight, events, reports)) < len(events):
         # The local queue is full: wait at this event, so that the order stays. Reports make room.
         handle.loop_serves.clear()
-        await until(partial(handle.offer, flight, events[0]), inf)
-        events = events[1:]
+        await until(partial(handle.offer, flight, events[taken], reports[taken]), inf)
+        events, reports = events[taken + 1 :], reports[taken + 1 :]
 
 
 @contextmanager
 def _serving(handle: Handle, events: int) -> Iterator[None]:
     """Where many events are handed over, the loop serves the reports that come meanwhile."""
-    if events >= _CHUNK:
+    if events >= _MANY:
         handle.loop_serves.set()
     try:
         yield
@@ -64,16 +76,18 @@ def _serving(handle: Handle, events: int) -> Iterator[None]:
         handle.loop_serves.clear()
 
 
-async def _send_pioneers(handle: Handle, flight: Flight, done: set[UUID], topics: Topics, silence: Silence) -> None:
-    """Hands over the first event for each partition that is new to this producer, adds it to `done`, and waits
-    for the answers."""
+async def _send_pioneers(
+    handle: Handle, flight: Flight, topics_of: Collection[str], done: set[int], topics: Topics, silence: Silence
+) -> None:
+    """Hands over the first event for each partition that is new to this producer, adds its place to `done`, and
+    waits for the answers."""
     while handle.usable:
         if not handle.scouts:
-            left = [event for event in flight.events if event.id not in done] if done else flight.events
-            for event in handle.pioneers.among(left, topics.partitions):
-                await until(partial(handle.offer, flight, event), inf)
+            for place in handle.pioneers.among(flight.events, topics_of, done, topics.partitions):
+                event = flight.events[place]
+                await until(partial(handle.offer, flight, event, flight.reports[place]), inf)
                 handle.scouts.append((flight, event))
-                done.add(event.id)
+                done.add(place)
         if not handle.scouts:
             return
         handle.hurry.set()

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from quiesce.kafka import questions
 from quiesce.kafka.blocking import on_loop, until
-from quiesce.kafka.flight import Flight
+from quiesce.kafka.flight import Flight, Report, Reports
 from quiesce.kafka.outgoing import Headers, headers_of
 from quiesce.kafka.pioneers import Pioneers
 from quiesce.kafka.poller import serve, serve_once
@@ -25,6 +25,9 @@ from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 _LOG = logging.getLogger("quiesce.kafka")
+
+_ANY_PARTITION = -1
+"""librdkafka chooses it by the key."""
 
 _LATE_ANSWERS = 1.0
 """Seconds, at most, in which a producer that sends nothing more still hears of what it has sent."""
@@ -57,6 +60,7 @@ class Handle:
         self.refused_batches: set[str] = set()
         """Topics that refused a batch as too large, where it could not be told which message was."""
         self.flights: set[Flight] = set()
+        self._spare_reports: list[Reports] = []
         self.broken: str | None = None
         self.ended = False
         self.over: asyncio.Future[None] = self._loop.create_future()
@@ -85,10 +89,22 @@ class Handle:
         self._stop = threading.Event()
         threading.Thread(
             target=serve,
-            args=(held, self._stop, self._gone, self.hurry, self.loop_serves, self._on_error),
+            args=(held, self._stop, self._gone, self.hurry, self.loop_serves, self._on_error, self._served),
             name="quiesce-kafka-producer",
             daemon=True,
         ).start()
+
+    def begin(self, events: Sequence[ClaimedEvent]) -> Flight:
+        """A call of `publish` begins; `end` is called with it in any case."""
+        flight = Flight(self.judge, events, self._spare_reports.pop() if self._spare_reports else Reports())
+        self.flights.add(flight)
+        return flight
+
+    def end(self, flight: Flight) -> None:
+        self.flights.discard(flight)
+        reports = flight.spare()
+        if reports is not None:
+            self._spare_reports.append(reports)
 
     @property
     def usable(self) -> bool:
@@ -102,30 +118,35 @@ class Handle:
         """A blocking call, for a thread: has librdkafka ask about these topics."""
         return partial(questions.look_again, self._producer, tuple(topics))
 
-    def offer(self, flight: Flight, event: ClaimedEvent) -> bool:
+    def offer(self, flight: Flight, event: ClaimedEvent, report: Report) -> bool:
         """Hands one event over; False if librdkafka takes nothing now. A refusal goes to the flight.
 
         On a handle that is over nothing is handed over, and there is nothing to wait for: True.
         """
-        return self.offer_all(flight, (event,)) == 1
+        return self.offer_all(flight, (event,), (report,)) == 1
 
-    def offer_all(self, flight: Flight, events: Sequence[ClaimedEvent]) -> int:
+    def offer_all(self, flight: Flight, events: Sequence[ClaimedEvent], reports: Sequence[Report]) -> int:
         """Hands events over, in order, up to the first that librdkafka does not take now.
 
-        Returns how many need not be offered again: taken, refused for good, or the handle is over.
+        `reports` are called with their delivery reports. Returns how many events need not be offered again: taken,
+        refused for good, or the handle is over.
         """
         if not self.usable:
             return len(events)
         assert self._producer is not None
-        # What is looked up inside the loop is looked up a hundred thousand times a second.
-        produce, answer = self._producer.produce, flight.answer
+        # What is done inside the loop is done a hundred thousand times a second: arguments by name alone cost a
+        # fifth of the call, and headers of its own as much. librdkafka copies them before it returns.
+        produce = self._producer.produce
+        ours: Headers = {"id": None, "type": None}
         for number, event in enumerate(events):
-            headers: Headers = [("id", str(event.id)), ("type", event.type)]
+            headers = ours
             if event.headers:
                 headers = headers_of(event)
+            else:
+                ours["id"], ours["type"] = event.id_text, event.type
             try:
                 produce(
-                    event.topic, event.payload, event.aggregate_id, headers=headers, on_delivery=partial(answer, event)
+                    event.topic, event.payload, event.aggregate_id, _ANY_PARTITION, reports[number], None, 0, headers
                 )
             except BufferError:
                 return number
@@ -146,8 +167,21 @@ class Handle:
         The poller's thread does so all the time. While the loop is busy it would have to fight it for the interpreter,
         report by report, so where many are handed over the loop serves them, and the thread stands back.
         """
-        if self._producer is not None:
-            serve_once(self._producer, 0.0, self._on_error)
+        if self._producer is not None and serve_once(self._producer, 0.0, self._on_error):
+            self._finish_answered()
+
+    def _served(self) -> None:
+        """Called on the poller's thread."""
+        if self._answered():
+            on_loop(self._loop, self._finish_answered)
+
+    def _finish_answered(self) -> None:
+        for flight in self._answered():
+            flight.finish()
+
+    def _answered(self) -> list[Flight]:
+        """Calls that miss nothing. From any thread."""
+        return [flight for flight in tuple(self.flights) if flight.answered]
 
     def scouts_are_back(self) -> bool:
         """Whether every pioneer is answered; also once there will be no answers."""

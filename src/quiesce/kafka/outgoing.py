@@ -2,7 +2,7 @@
 
 from quiesce.outbox.event import ClaimedEvent
 
-Headers = list[tuple[str, str | bytes | None]]
+Headers = dict[str, str | bytes | None]
 
 _FRAME = 68 + 40 + 6
 """Bytes in a batch of one record, at least, beside key, value, type and the user's headers: the frames of batch
@@ -19,7 +19,6 @@ def size_of(event: ClaimedEvent) -> int:
 
 def headers_of(event: ClaimedEvent) -> Headers:
     """Its own headers, and ours, which nobody can replace."""
-    headers: Headers = [("id", str(event.id)), ("type", event.type)]
-    if event.headers:
-        headers += [(name, value) for name, value in event.headers.items() if name not in ("id", "type")]
-    return headers
+    # Ours first, in the order in which all other events have them.
+    ours = {"id": event.id_text, "type": event.type}
+    return {**ours, **event.headers, **ours}

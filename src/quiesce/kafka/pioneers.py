@@ -1,7 +1,7 @@
 """The first event that a producer sends to a partition goes alone."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from quiesce.kafka.partitions import partition_of
 from quiesce.outbox.event import ClaimedEvent
@@ -27,21 +27,29 @@ class Pioneers:
         self._whole: dict[str, float] = {}
         """Topics all of whose partitions are proven, and until when."""
 
-    def among(self, events: Sequence[ClaimedEvent], partitions: Callable[[str], int]) -> list[ClaimedEvent]:
-        """Of these events, the first for each partition that is not proven. `partitions` tells how many a topic has,
-        0 if that is not known."""
+    def among(
+        self,
+        events: Sequence[ClaimedEvent],
+        topics: Iterable[str],
+        done: Container[int],
+        partitions: Callable[[str], int],
+    ) -> list[int]:
+        """The places of the first event for each partition that is not proven, leaving out the places that are `done`.
+
+        `topics` are those of the events. `partitions` tells how many a topic has, 0 if that is not known.
+        """
         now = self._clock()
-        unproven = {topic for topic in {event.topic for event in events} if self._whole.get(topic, 0.0) <= now}
+        unproven = [topic for topic in topics if self._whole.get(topic, 0.0) <= now]
         if not unproven:
             return []
         counts = {topic: count for topic in unproven if (count := partitions(topic))}
-        found: dict[tuple[str, int], ClaimedEvent] = {}
-        for event in events:
-            if event.topic not in counts:
+        found: dict[tuple[str, int], int] = {}
+        for place, event in enumerate(events):
+            if event.topic not in counts or place in done:
                 continue
             number = partition_of(event.aggregate_id, counts[event.topic])
             if self._proven.get(event.topic, {}).get(number, 0.0) <= now:
-                found.setdefault((event.topic, number), event)
+                found.setdefault((event.topic, number), place)
         return list(found.values())
 
     def arrived(self, event: ClaimedEvent, partitions: int) -> None:

@@ -23,15 +23,21 @@ def serve(
     hurry: threading.Event,
     loop_serves: threading.Event,
     on_error: Callable[[KafkaError], None],
+    served: Callable[[], None],
 ) -> None:
     """Serves the one producer in `held` until `stop`, and sets `gone` once it is destroyed. `hurry`: what is handed
-    over does not wait for a fuller batch. `loop_serves`: somebody else serves it meanwhile."""
+    over does not wait for a fuller batch. `loop_serves`: somebody else serves it meanwhile. `served` is called when
+    there may have been reports."""
     producer = held.pop()
     while not stop.is_set():
         if hurry.is_set() and len(producer):
             # `linger.ms` counts for nothing while this call lasts. It serves reports as well.
             _serve(producer, partial(producer.flush, _POLL), on_error)
-        elif loop_serves.is_set() or serve_once(producer, _POLL, on_error):
+            served()
+        elif loop_serves.is_set():
+            time.sleep(_GATHER)
+        elif serve_once(producer, _POLL, on_error):
+            served()
             time.sleep(_GATHER)
     # The last reference, so the destructor runs here.
     del producer

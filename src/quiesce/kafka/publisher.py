@@ -10,7 +10,6 @@ from uuid import UUID
 
 from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.kafka.blocking import in_thread, until
-from quiesce.kafka.flight import Flight
 from quiesce.kafka.hand_over import hand_over
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.settings import (
@@ -139,22 +138,22 @@ class KafkaPublisher:
                 handle = self._still(generation)
                 if handle is None or not await self._silence.drained(handle):
                     return {}
-                call, refusals = self._waiting.judged(events, await self._refusals(handle, events))
-                batch_size = self._topics.batch_size({event.topic for event in events})
+                topics = {event.topic for event in events}
+                call, refusals = self._waiting.judged(events, await self._refusals(handle, events, topics))
+                batch_size = self._topics.batch_size(topics)
                 if batch_size is not None and batch_size < handle.batch_size:
                     handle = await self._with_smaller_batches(handle, batch_size)
-                flight = Flight(handle.judge, events)
-                handle.flights.add(flight)
+                flight = handle.begin(events)
                 try:
-                    await hand_over(handle, flight, refusals, self._topics, self._silence)
+                    await hand_over(handle, flight, topics, refusals, self._topics, self._silence)
                 except BaseException:
-                    handle.flights.discard(flight)
+                    handle.end(flight)
                     raise
             try:
                 while not await flight.wait(PATIENCE):
                     await self._silence.find_out(handle)
             finally:
-                handle.flights.discard(flight)
+                handle.end(flight)
             return flight.outcomes
         finally:
             if call is None:
@@ -170,11 +169,13 @@ class KafkaPublisher:
         handle = self._handle
         return handle if handle is not None and handle.usable and generation == self._generation else None
 
-    async def _refusals(self, handle: Handle, events: Sequence[ClaimedEvent]) -> list[tuple[ClaimedEvent, Outcome]]:
-        shut = {event.topic for event in events} & handle.shut.keys()
+    async def _refusals(
+        self, handle: Handle, events: Sequence[ClaimedEvent], topics: set[str]
+    ) -> list[tuple[ClaimedEvent, Outcome]]:
+        shut = topics & handle.shut.keys()
         if shut:
             self._topics.shut({topic: handle.shut.pop(topic) for topic in shut})
-        refusals = await self._topics.refusals(events, handle.over)
+        refusals = await self._topics.refusals(events, topics, handle.over)
         again = shut - {event.topic for event, _ in refusals}
         if again:
             await self._look_again(handle, again)

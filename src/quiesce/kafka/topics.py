@@ -82,10 +82,10 @@ class Topics:
             asked.cancel()
 
     async def refusals(
-        self, events: Collection[ClaimedEvent], over: "asyncio.Future[None]"
+        self, events: Collection[ClaimedEvent], topics: Collection[str], over: "asyncio.Future[None]"
     ) -> list[tuple[ClaimedEvent, Outcome]]:
-        """The events that cannot be sent now, or never, each with its outcome. It may have to ask first."""
-        topics = {event.topic for event in events}
+        """The events, all of these topics, that cannot be sent now, or never, each with its outcome. It may have to
+        ask first."""
         new = {topic for topic in topics if topic not in self._known or self._known[topic].doubtful}
         await self.know(topics, over)
         large = self._perhaps_too_large(events, topics)

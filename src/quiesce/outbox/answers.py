@@ -17,8 +17,8 @@ class Answers(Mapping[UUID, Outcome]):
     def __init__(self, events: Sequence[ClaimedEvent]) -> None:
         self.events = events
         """Those that were asked for."""
-        self.acked: list[ClaimedEvent] = []
-        """In the order of their acks. Append to it."""
+        self.acked: list[int] = []
+        """Places among `events`, in the order of their acks. Append to it."""
         self.refused: dict[UUID, Outcome] = {}
         self._found: dict[UUID, Outcome] = {}
         self._looked_at = 0
@@ -41,8 +41,8 @@ class Answers(Mapping[UUID, Outcome]):
 
     def _all(self) -> Mapping[UUID, Outcome]:
         if self._looked_at + len(self.refused) != len(self):
-            for event in self.acked[self._looked_at :]:
-                self._found[event.id] = DISPATCHED
+            for place in self.acked[self._looked_at :]:
+                self._found[self.events[place].id] = DISPATCHED
                 self._looked_at += 1
         if not self.refused:
             return self._found

@@ -90,6 +90,40 @@ class SaysHowOften(Protocol):
 
 
 @runtime_checkable
+class Watches(Protocol):
+    """A store that can wait by itself for something to claim."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether it can now. Behind some poolers it cannot."""
+        ...
+
+    async def watch(self, seconds: float, every: float, pause: float = 0.0) -> bool:
+        """Waits until there may be something to claim: True; or for `seconds`: False. It looks `every` so many seconds,
+        and first after `pause`, so that a few events make one claim.
+
+        One at a time. Cancelled, it leaves nothing behind.
+
+        Raises:
+            Unavailable: the database cannot be reached now.
+        """
+        ...
+
+    def end_watch(self) -> None:
+        """Ends the watch under way, at once and more gently than a cancel."""
+        ...
+
+
+@runtime_checkable
+class LetsGo(Protocol):
+    """A store that holds something which others wait for, as a relay's lanes."""
+
+    async def let_go(self) -> None:
+        """Holds nothing any more, at once: no claim follows. Bounded; raises nothing for a database that is away."""
+        ...
+
+
+@runtime_checkable
 class WaitsBehindDead(Protocol):
     """A publisher that can keep an event back behind one that it finds dead before it sends anything."""
 

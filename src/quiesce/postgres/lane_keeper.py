@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from quiesce.errors import QuiesceError, Unavailable
@@ -51,18 +51,24 @@ class LaneKeeper:
         # Members begin to look at different lanes, so that they seldom want the same one.
         turn = random.randrange(sql.LANES)  # noqa: S311 - any order is right
         self._order = [(turn + step) % sql.LANES for step in range(sql.LANES)]
-        self.held: dict[int, int] = {}
-        """The lanes that are owned, with their epochs."""
+        self.held: Mapping[int, int] = {}
+        """The lanes that are owned, with their epochs. Another mapping whenever they change."""
 
     @property
     def surplus(self) -> frozenset[int]:
         """The owned lanes that others are due."""
         return frozenset(self._locks.lanes[self._share :]) & self.held.keys()
 
+    @property
+    def has_all(self) -> bool:
+        """Whether it owns every lane, and nobody else is due any."""
+        return len(self.held) == self._share == sql.LANES
+
     def let_go(self, lanes: Iterable[int]) -> None:
         """Owns these lanes no more. The next round unlocks those beyond the share, and owns the others anew."""
-        for lane in lanes:
-            self.held.pop(lane, None)
+        gone = frozenset(lanes)
+        if gone & self.held.keys():
+            self.held = {lane: epoch for lane, epoch in self.held.items() if lane not in gone}
 
     async def round(self) -> None:
         """Looks once at everything that is due.
@@ -71,7 +77,7 @@ class LaneKeeper:
             Unavailable: the lock connection is lost.
             SettingsError, SchemaMissing: see `LaneLocks` and `LaneRecords`.
         """
-        before = frozenset(self.held)
+        before = self.held.keys()
         if time.monotonic() >= self._share_at + SHARE_EVERY:
             await self._look()
         await self._give_up()
@@ -93,7 +99,7 @@ class LaneKeeper:
             for lane in reversed(self._locks.lanes[self._share :]):
                 if lane in busy and lane in self.held:
                     break
-                self.held.pop(lane, None)
+                self.let_go((lane,))
         count = 0
         for lane in reversed(self._locks.lanes[self._share :]):
             if lane in self.held:
@@ -125,7 +131,7 @@ class LaneKeeper:
             await self._drop_unowned()
             return
         if self._locks.alive:
-            self.held.update(epochs)
+            self.held = {**self.held, **epochs}
 
     async def _drop_unowned(self) -> None:
         count = 0

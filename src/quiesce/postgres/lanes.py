@@ -4,19 +4,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from quiesce.errors import IntakeClosed, QuiesceError, SettingsError, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres.lane_keeper import SHARE_EVERY, LaneKeeper
 from quiesce.postgres.lane_locks import LaneLocks
 from quiesce.postgres.lane_records import LaneRecords, PooledConnector
+from quiesce.postgres.store_settings import take_seconds
 
 logger = logging.getLogger("quiesce.postgres")
 
 LOOK = 0.1
-"""Seconds between two looks for free lanes."""
+"""Seconds between two looks for free lanes. Who has them all looks when its next sign of life is due."""
 
-_FRESH = 3 * LOOK
+_FRESH = SHARE_EVERY + 2 * LOOK
+_NONE: Mapping[int, int] = MappingProxyType({})
 _SHORTEST_TAKEOVER = 1.0
 
 
@@ -27,7 +30,8 @@ class Lanes:
     its own takes lanes, counts members and gives signs of life, from the first `tend` until the connection is lost or
     `close`; so a caller that waits for a broker loses nothing, and one that is cancelled leaves nothing half done.
 
-    `on_lost` is called, once a loss, with the lanes that were held when the connection ended against our will.
+    `on_lost` is called, once a loss, with the lanes that were held when the connection ended against our will;
+    `on_change` whenever `held` or `wants_rid_of` have changed.
     An owner that has given no sign of life for `takeover_after` seconds while events of its lane waited is ended by
     whoever notices. With `busy`, which names the lanes that must not be given up yet, lanes beyond the share go by
     themselves; without it `let_go` is the caller's. All times are seconds.
@@ -43,14 +47,11 @@ class Lanes:
         takeover_after: float = 30.0,
         on_lost: Callable[[frozenset[int]], None],
         busy: Callable[[], Collection[int]] | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        for setting, seconds in (
-            ("connect_timeout", connect_timeout),
-            ("statement_timeout", statement_timeout),
-            ("takeover_after", takeover_after),
-        ):
-            if not 0 < seconds < 86_400:
-                raise SettingsError(f"{name}: got {setting} {seconds}, takes seconds above 0 and below a day")
+        take_seconds(
+            name, connect_timeout=connect_timeout, statement_timeout=statement_timeout, takeover_after=takeover_after
+        )
         if takeover_after < _SHORTEST_TAKEOVER:
             raise SettingsError(
                 f"{name}: got takeover_after {takeover_after}, takes {_SHORTEST_TAKEOVER:g} seconds or more, since an "
@@ -63,6 +64,7 @@ class Lanes:
         self._takeover_after = takeover_after
         self._on_lost = on_lost
         self._busy = busy
+        self._on_change = on_change
         self._connector = PooledConnector()
         self._records = LaneRecords(
             self._connector, dsn, name, connect_timeout=connect_timeout, statement_timeout=statement_timeout
@@ -79,15 +81,16 @@ class Lanes:
 
     @property
     def held(self) -> Mapping[int, int]:
-        """The lanes that are owned now, each with its epoch. Empty as soon as the lock connection is lost."""
+        """The lanes that are owned now, each with its epoch. Empty as soon as the lock connection is lost. Another
+        mapping whenever they change."""
         if self._keeper is None or self._locks is None or self._closing is not None or not self._locks.alive:
-            return {}
-        return dict(self._keeper.held)
+            return _NONE
+        return self._keeper.held
 
     @property
     def wants_rid_of(self) -> frozenset[int]:
         """The held lanes that others are due: to be let go once what was read from them has ended."""
-        return self._keeper.surplus if self.held and self._keeper is not None else frozenset()
+        return self._keeper.surplus if self._keeper is not None and self.held else frozenset()
 
     async def tend(self) -> None:
         """Makes sure that ownership is fresh. Returns at once when it was looked at a moment ago.
@@ -186,19 +189,22 @@ class Lanes:
             while locks.alive:
                 self._nudge.clear()
                 waiting, began = set(self._rounds), time.monotonic()
+                before = (keeper.held, keeper.surplus)
                 await keeper.round()
                 self._round_at = began
+                if before != (keeper.held, keeper.surplus):
+                    self._on_change()
                 for end in waiting:
                     if not end.done():
                         end.set_result(None)
-                await self._pause()
+                await self._pause(SHARE_EVERY if keeper.has_all else LOOK)
             raise Unavailable(f"{self._name}: the connection that holds its lanes was cut")
         finally:
             await self._end(locks, keeper)
 
-    async def _pause(self) -> None:
+    async def _pause(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(LOOK):
+            async with asyncio.timeout(seconds):
                 await self._nudge.wait()
         except TimeoutError:
             return
@@ -213,6 +219,7 @@ class Lanes:
         if keeper.held:
             logger.warning("%s: lost its %d lanes with the connection that held them", self._name, len(keeper.held))
             self._on_lost(frozenset(keeper.held))
+            self._on_change()
 
 
 def _note_end(task: asyncio.Task[None]) -> None:

@@ -119,7 +119,9 @@ class LogConnections:
     def give_back(self, connection: Connection | None) -> None:
         self._connections.give_back(connection)
 
-    async def fetch(self, statement: str, *values: Any) -> Sequence[asyncpg.Record]:
+    async def fetch(
+        self, statement: str, *values: Any, record_class: type[asyncpg.Record] = asyncpg.Record
+    ) -> Sequence[asyncpg.Record]:
         """Runs a statement that may be sent twice: where an idle connection turns out to be dead, on another one.
 
         Raises:
@@ -128,19 +130,21 @@ class LogConnections:
         """
         reused = self._connections.has_idle
         try:
-            return await self._fetch(statement, values)
+            return await self._fetch(statement, values, record_class)
         except Unavailable as error:
             if not (reused and isinstance(error.__cause__, DIED)):
                 raise
         self._connections.drop_idle()
-        return await self._fetch(statement, values)
+        return await self._fetch(statement, values, record_class)
 
-    async def _fetch(self, statement: str, values: Sequence[Any]) -> Sequence[asyncpg.Record]:
+    async def _fetch(
+        self, statement: str, values: Sequence[Any], record_class: type[asyncpg.Record]
+    ) -> Sequence[asyncpg.Record]:
         connection = await self.take()
         usable: Connection | None = None
         try:
             async with asyncio.timeout(self._statement_timeout + _GRACE):
-                rows = await self._run(connection, statement, values)
+                rows = await self._run(connection, statement, values, record_class)
             if self.closed:
                 raise IntakeClosed(f"{self._name} is closed")
             usable = connection
@@ -157,11 +161,13 @@ class LogConnections:
                 connection.terminate()
             self._connections.give_back(usable)
 
-    async def _run(self, connection: Connection, statement: str, values: Sequence[Any]) -> Sequence[asyncpg.Record]:
+    async def _run(
+        self, connection: Connection, statement: str, values: Sequence[Any], record_class: type[asyncpg.Record]
+    ) -> Sequence[asyncpg.Record]:
         if not self.pooled:
-            return await connection.fetch(statement, *values)
+            return await connection.fetch(statement, *values, record_class=record_class)
         settings = "; ".join(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())
         await connection.execute(f"BEGIN ISOLATION LEVEL READ COMMITTED; {settings}")
-        rows = await connection.fetch(statement, *values)
+        rows = await connection.fetch(statement, *values, record_class=record_class)
         await connection.execute("COMMIT")
         return rows

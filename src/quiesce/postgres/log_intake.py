@@ -44,8 +44,8 @@ class LogIntake:
         # The lane that the next read begins with.
         self._first = 0
 
-    async def fill(self, claim: LogClaim, limit: int, unwanted: Iterable[int]) -> None:
-        """Takes up to `limit` events into the claim, none of the unwanted lanes.
+    async def fill(self, claim: LogClaim, limit: int, unwanted: Iterable[int], early: Pages | None = None) -> None:
+        """Takes up to `limit` events into the claim, none of the unwanted lanes. `early` was read already.
 
         Where all that was read had to be passed over, that is recorded, so that it is not read again and again.
 
@@ -61,7 +61,7 @@ class LogIntake:
             if found >= limit or not logs:
                 break
             page = min(sql.MAX_PAGE, max(limit - found, _PASSED_OVER) if passed_over else limit - found)
-            pages = await read(self._connections, logs, page, self._max_bytes)
+            pages, early = early or await read(self._connections, logs, page, self._max_bytes), None
             self._refuse_closed()
             reach("outbox.claimed")
             handed, withheld = self._take(claim, pages, limit - found)

@@ -63,6 +63,12 @@ class LaneLog:
     withheld: Counter[str] = field(default_factory=Counter)
     lost: str = ""
     """Why nothing can be recorded in it any more."""
+    _ended_at: Cursor | None = None
+
+    @property
+    def read_out(self) -> bool:
+        """Whether nothing is left of what was visible when it was last read: what it may have is in no snapshot yet."""
+        return self.reading is self._ended_at
 
     @property
     def busy(self) -> bool:
@@ -85,13 +91,16 @@ class LaneLog:
         """Takes a page into a claim, at most `room` events of it; None if it took none."""
         if not events:
             self.reading = self.reading.after(0, until, complete=complete)
+            self._ended_at = self.reading if complete else None
             return None
         handed, withheld = self._split(events, room)
         taken = len(handed) + len(withheld)
         if not taken:
             return None
         before = self.reading
-        self.reading = before.after(events[taken - 1].position, until, complete=complete and taken == len(events))
+        complete = complete and taken == len(events)
+        self.reading = before.after(events[taken - 1].position, until, complete=complete)
+        self._ended_at = self.reading if complete else None
         part = Part(self, claim, before, self.reading, until, handed, withheld)
         self.chain.append(part)
         return part

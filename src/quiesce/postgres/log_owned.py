@@ -64,6 +64,8 @@ class OwnedLogs:
         # Lanes of before, until their claims have ended.
         self._retired: list[LaneLog] = []
         self._spent: dict[int, int] = {}
+        # The lanes that the logs were last found in line with.
+        self._adopted: Mapping[int, int] | None = None
         self._full: set[int] = set()
 
     @property
@@ -77,6 +79,8 @@ class OwnedLogs:
     def unfinished(self) -> bool:
         """Whether claims have something of lanes that are not owned any more, and may yet record it."""
         taken = self._taken()
+        if taken is self._adopted and not self._retired:
+            return False
         every = [*self._logs.values(), *self._retired]
         return any(log.busy and not log.lost and taken.get(log.lane) != log.epoch for log in every)
 
@@ -89,8 +93,19 @@ class OwnedLogs:
 
     def working(self, unwanted: Iterable[int]) -> list[LaneLog]:
         """Lanes to hand out events of, but for the unwanted ones."""
-        unwanted = frozenset(unwanted)
-        return [log for log in self._logs.values() if log.lane not in unwanted and self.valid(log) and not log.blocked]
+        unwanted, taken = frozenset(unwanted), self._taken()
+        return [
+            log
+            for lane, log in self._logs.items()
+            if lane not in unwanted
+            and not log.lost
+            and taken.get(lane) == log.epoch
+            and not (log.chain and log.blocked)
+        ]
+
+    def readable(self, unwanted: Iterable[int]) -> list[LaneLog]:
+        """Those of the working lanes that more may be read of."""
+        return [log for log in self.working(unwanted) if not log.parked.count or self.has_room(log)]
 
     def has_room(self, log: LaneLog) -> bool:
         """Whether more of it may be read, since not too much is set aside."""
@@ -114,7 +129,10 @@ class OwnedLogs:
 
         What was read from a lane that was lost meanwhile may still be recorded, as long as nobody has taken it.
         """
-        taken = dict(self._taken())
+        taken = self._taken()
+        if taken is self._adopted and not self._retired and not [log for log in self._logs.values() if log.lost]:
+            return []
+        self._adopted = None
         for log in self.logs:
             if log.lost or taken.get(log.lane) != log.epoch:
                 del self._logs[log.lane]
@@ -124,6 +142,7 @@ class OwnedLogs:
         # An epoch in which something went wrong is not used again: nobody knows what may yet arrive of it.
         new = [lane for lane, epoch in taken.items() if lane not in self._logs and self._spent.get(lane) != epoch]
         if not new:
+            self._adopted = taken
             return []
         lanes = array(new)
         # First the cursors: what moves behind an event later cannot leave it unread and not set aside.

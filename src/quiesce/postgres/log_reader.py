@@ -1,22 +1,21 @@
 """Reading pages of lanes, and events set aside, into the memory of their owner."""
 
-import json
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
-from types import MappingProxyType
 from typing import Any
 
 from quiesce.outbox.cursor import Cursor, Snapshot
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.postgres import log_statements as sql
+from quiesce.postgres.event_rows import EventRow, events_of, plain
 from quiesce.postgres.log_connections import LogConnections
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_parked import Parked
 from quiesce.postgres.log_statements import array
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_LANE = 7
+"""The place of the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,10 @@ class Pages:
     full: bool
     """Whether more may be waiting."""
 
+    def others(self, lanes: Iterable[int]) -> frozenset[int]:
+        """Those of these lanes that it has nothing of."""
+        return frozenset(lanes).difference(page.log.lane for page in self.pages)
+
 
 async def read(connections: LogConnections, logs: Sequence[LaneLog], limit: int, max_bytes: int) -> Pages:
     """The first `limit` events of these lanes, lane by lane; less where their payloads are large."""
@@ -51,38 +54,40 @@ async def read(connections: LogConnections, logs: Sequence[LaneLog], limit: int,
         array(cursor.until for cursor in cursors),
         limit,
         max_bytes,
+        record_class=EventRow,
     )
-    return _pages(logs, cursors, rows, limit)
+    return pages_of(logs, cursors, rows, limit)
 
 
-def _pages(logs: Sequence[LaneLog], cursors: Sequence[Cursor], rows: Sequence[Any], limit: int) -> Pages:
-    head, found = rows[0], rows[1:]
-    until = Snapshot.parse(head[3])
-    full = head[1] >= limit or head[1] > len(found)
-    events: dict[int, list[ClaimedEvent]] = {
-        lane: [
-            ClaimedEvent(
-                position,
-                event_id,
-                key,
-                topic,
-                kind,
-                payload,
-                _NO_HEADERS if headers is None else json.loads(headers),
-            )
-            for _, position, event_id, key, topic, kind, payload, headers in part
-        ]
-        for lane, part in groupby(found, key=itemgetter(0))
-    }
-    pages = []
+def pages_of(logs: Sequence[LaneLog], cursors: Sequence[Cursor], rows: Sequence[Any], limit: int) -> Pages:
+    """What `sql.READ` has answered, and `outbox_watch` in the same form; fetched as `EventRow`."""
+    count, snapshot = rows[0][0], rows[0][2]
+    until = Snapshot.parse(snapshot)
+    full = count >= limit or count > len(rows) - 1
+    pages: list[Page] = []
+    begin = 1
     for log, cursor in zip(logs, cursors, strict=True):
-        of_lane = events.pop(log.lane, [])
+        end = _end_of_lane(rows, begin, log.lane)
+        events = events_of(list(rows[begin:end]))
+        begin = end
         # Lanes are read to their ends one after the other; the last one that gave something may have more.
-        last = full and not events
-        pages.append(Page(log, cursor, of_lane, complete=not last))
+        last = full and end == len(rows)
+        pages.append(Page(log, cursor, events, complete=not last))
         if last:
             break
+    if begin != len(rows):
+        # A page that is taken for empty moves its cursor over what it had.
+        raise RuntimeError(f"{len(rows) - begin} rows of a page belong to no lane that was asked for, or not in turn")
     return Pages(until, pages, full)
+
+
+def _end_of_lane(rows: Sequence[Any], begin: int, lane: int) -> int:
+    """Rows of one lane stand together. A backlog has whole pages of one."""
+    if begin == len(rows) or rows[begin][_LANE] != lane:
+        return begin
+    if rows[-1][_LANE] == lane:
+        return len(rows)
+    return bisect(rows, False, begin, key=lambda row: row[_LANE] != lane)
 
 
 async def read_parked(
@@ -94,15 +99,8 @@ async def read_parked(
     rows = await connections.fetch(
         sql.DUE, array(log.lane for log, _ in due), array(parked.position for _, parked in due)
     )
-    found = {(row[0], row[1]): row for row in rows}
-    read: list[tuple[LaneLog, Parked, ClaimedEvent | None]] = []
-    for log, parked in due:
-        row = found.get((log.lane, parked.position))
-        event = None
-        if row is not None:
-            _, position, event_id, key, topic, kind, payload, headers = row
-            event = ClaimedEvent(
-                position, event_id, key, topic, kind, payload, json.loads(headers) or _NO_HEADERS, parked.attempts
-            )
-        read.append((log, parked, event))
-    return read
+    found = {(row[_LANE], row[0]): row for row in rows}
+    return [
+        (log, parked, None if (row := found.get((log.lane, parked.position))) is None else plain(row, parked.attempts))
+        for log, parked in due
+    ]

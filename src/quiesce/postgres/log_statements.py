@@ -42,6 +42,9 @@ _COLUMNS = """
 event.position, event.id, event.aggregate_id, event.topic, event.type, event.payload, event.headers
 """
 
+_AS_ROW = "position, id::text AS id, aggregate_id, topic, type, payload, NULLIF(headers, '{}'::jsonb) AS headers, lane"
+"""What `EventRow` takes, and the lane."""
+
 READ = f"""
 WITH page AS MATERIALIZED (
     SELECT asked.place, asked.lane, part.*, coalesce(octet_length(part.payload), 0) AS bytes
@@ -84,12 +87,12 @@ WITH page AS MATERIALIZED (
     ) AS part
     ORDER BY asked.place LIMIT $7
 )
-SELECT NULL::smallint AS lane, count(*) AS position, NULL::uuid AS id, pg_current_snapshot()::text AS aggregate_id,
-    NULL::text AS topic, NULL::text AS type, NULL::bytea AS payload, NULL::jsonb AS headers
+SELECT count(*) AS position, NULL::text AS id, pg_current_snapshot()::text AS aggregate_id, NULL::text AS topic,
+    NULL::text AS type, NULL::bytea AS payload, NULL::jsonb AS headers, NULL::smallint AS lane
 FROM page
 UNION ALL
 (
-    SELECT lane, position, id, aggregate_id, topic, type, payload, NULLIF(headers, '{{}}'::jsonb)
+    SELECT {_AS_ROW}
     FROM page
     LIMIT CASE
         WHEN (SELECT sum(bytes) FROM page) <= $8 THEN $7
@@ -107,11 +110,14 @@ MAX_PAGE = 5000
 """Events of one page, at most."""
 
 DUE = f"""
-SELECT event.lane, {_COLUMNS.strip()}
-FROM unnest($1::text::smallint[], $2::text::bigint[]) AS due (lane, position)
-JOIN outbox_event AS event ON event.lane = due.lane AND event.position = due.position
+SELECT {_AS_ROW}
+FROM (
+    SELECT event.lane, {_COLUMNS.strip()}
+    FROM unnest($1::text::smallint[], $2::text::bigint[]) AS due (lane, position)
+    JOIN outbox_event AS event ON event.lane = due.lane AND event.position = due.position
+) AS due
 """  # noqa: S608 - a piece of our own
-"""Events set aside, by lane and position. `headers` as it is stored."""
+"""Events set aside, by lane and position."""
 
 SETTLE = """
 WITH moved AS (

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 
-from quiesce.errors import IntakeClosed, SettingsError, Unavailable
+from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
@@ -13,26 +13,34 @@ from quiesce.postgres import log_statements as sql
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
+from quiesce.postgres.lane_statements import LANES
 from quiesce.postgres.lanes import Lanes
 from quiesce.postgres.log_claim import LogClaim
 from quiesce.postgres.log_connections import LogConnections
 from quiesce.postgres.log_intake import LogIntake
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_owned import DeadPolicies, DeadPolicy, OwnedLogs
+from quiesce.postgres.log_reader import Pages
+from quiesce.postgres.log_watch import LogWatch
 from quiesce.postgres.log_writer import LogWriter
 from quiesce.postgres.outbox_control import take_table
+from quiesce.postgres.store_settings import take_numbers, take_seconds
 
 logger = logging.getLogger("quiesce.postgres")
 
 _LOOK_EVERY = 1.0
 """Seconds between two looks at what operators may have done."""
 
+_EVERY_LANE = 1.0
+"""Seconds between two claims that look for themselves, at least. Those between take what a watch has read."""
+
 _PATIENCE = 2.0
 """Seconds that a claim waits to be recorded for those before it in its lanes."""
 
 
 class OutboxLog:
-    """An `OutboxStore` over a log that is only appended to, with connections of its own: two and one for its lanes.
+    """An `OutboxStore` over a log that is only appended to, with connections of its own: two or three, and one for its
+    lanes.
 
     Any number of stores, in any number of processes, work on one table: they share its 16 lanes, and the events of a
     lane are handed out by its owner only, those of a key in the order of `position`. The store counts on whoever
@@ -48,8 +56,8 @@ class OutboxLog:
     seconds. A claim ends early, after one event at least, where its payloads exceed `max_claim_bytes`, and at 5,000.
     """
 
-    poll_interval = 0.005
-    """Seconds between two claims while events keep coming: one query asks for all lanes."""
+    poll_interval = 0.002
+    """Seconds between two claims while events keep coming."""
 
     def __init__(
         self,
@@ -64,16 +72,10 @@ class OutboxLog:
         dead: DeadPolicy | Mapping[str, DeadPolicy] = "continue",
         max_parked: int = 10_000,
     ) -> None:
-        for setting, number in (("claims", claims), ("max_claim_bytes", max_claim_bytes), ("max_parked", max_parked)):
-            if number < 1:
-                raise SettingsError(f"{name}: got {setting} {number}, takes 1 or more")
-        for setting, seconds in (
-            ("statement_timeout", statement_timeout),
-            ("connect_timeout", connect_timeout),
-            ("takeover_after", takeover_after),
-        ):
-            if not 0 < seconds < 86_400:
-                raise SettingsError(f"{name}: got {setting} {seconds}, takes seconds above 0 and below a day")
+        take_numbers(name, claims=claims, max_claim_bytes=max_claim_bytes, max_parked=max_parked)
+        take_seconds(
+            name, statement_timeout=statement_timeout, connect_timeout=connect_timeout, takeover_after=takeover_after
+        )
         self.name = name
         self.part = Part.POOLS
         self._dsn = dsn
@@ -97,12 +99,14 @@ class OutboxLog:
             lost=self._note_lost,
         )
         self._intake = LogIntake(name, self._connections, self._owned, max_claim_bytes, self._refuse_closed)
+        self._watch = LogWatch(name, self._connections, statement_timeout)
         self._open: set[LogClaim] = set()
         self._slots = asyncio.Semaphore(claims)
         # One claim at a time, so that the order of claims is the order of positions within a key.
         self._turn = asyncio.Lock()
         self._number = 0
         self._look_at = 0.0
+        self._every_lane_at = 0.0
         self._paused = False
         self._suspect: set[int] = set()
         self._lost_at = float("-inf")
@@ -120,6 +124,7 @@ class OutboxLog:
             takeover_after=self._takeover_after,
             on_lost=self._note_loss,
             busy=self._owned.busy,
+            on_change=self.end_watch,
         )
 
     async def open(self) -> "OutboxLog":
@@ -156,6 +161,7 @@ class OutboxLog:
         A claim that is still open is cut off; its events are free.
         """
         self._closing = True
+        self._watch.wake()
         cut = sum(claim.give_back() for claim in list(self._open))
         written = await self._writer.close(0.7 * deadline.remaining(time.monotonic()))
         silent = await self._lanes.close(deadline)
@@ -166,6 +172,31 @@ class OutboxLog:
         if silent:
             told.append(f"the server did not answer the goodbye of {silent} connection(s)")
         return Closed(forced=bool(told), detail="; ".join(told))
+
+    async def let_go(self) -> None:
+        """See the port: the lanes are free, for others to take. The next claim would own some anew."""
+        await self._writer.close(self._statement_timeout)
+        lanes, self._lanes = self._lanes, self._new_lanes()
+        await lanes.close(Deadline(time.monotonic() + self._statement_timeout))
+
+    @property
+    def watches(self) -> bool:
+        """See the port. A pooler that gives statements to sessions as it likes would lend one for good."""
+        return not self._connections.pooled
+
+    async def watch(self, seconds: float, every: float, pause: float = 0.0) -> bool:
+        """See the port. The server looks, and the next claim takes what it has found.
+
+        Raises:
+            As `claim`.
+        """
+        self._refuse_closed()
+        logs = [] if self._paused else self._owned.readable(self._lanes.wants_rid_of)
+        return await self._watch.wait(logs, seconds, every, pause)
+
+    def end_watch(self) -> None:
+        """See the port."""
+        self._watch.wake()
 
     async def claim(self, limit: int) -> LogClaim:
         """See the port. Waits up to `statement_timeout` seconds when `claims` claims are open.
@@ -179,13 +210,7 @@ class OutboxLog:
         if limit < 1:
             raise ValueError(f"limit: got {limit}, takes 1 or more")
         self._refuse_closed()
-        try:
-            async with asyncio.timeout(self._statement_timeout):
-                await self._slots.acquire()
-        except TimeoutError as error:
-            raise Unavailable(
-                f"{self.name}: all {self._claims} claims stayed open for {self._statement_timeout} s"
-            ) from error
+        await self._take_slot()
         self._number += 1
         claim = LogClaim(self._number, self._writer.submit, self._note_end)
         self._open.add(claim)
@@ -194,13 +219,37 @@ class OutboxLog:
             async with self._turn:
                 await self._tend()
                 if not self._paused:
-                    await self._intake.fill(claim, limit, self._lanes.wants_rid_of)
+                    early = self._take_early()
+                    unwanted = self._lanes.wants_rid_of
+                    if early is not None:
+                        unwanted |= early.others(range(LANES))
+                    await self._intake.fill(claim, limit, unwanted, early)
             handed_over = bool(claim.events)
             return claim
         finally:
             # An empty one has ended already, and so has one that failed on its way.
             if not handed_over:
                 claim.give_back()
+
+    async def _take_slot(self) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._statement_timeout):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            raise Unavailable(
+                f"{self.name}: all {self._claims} claims stayed open for {self._statement_timeout} s"
+            ) from error
+
+    def _take_early(self) -> Pages | None:
+        """What the watch has read. From time to time every lane is looked at all the same."""
+        early, now = self._watch.take_early(), time.monotonic()
+        if early is None or now >= self._every_lane_at:
+            self._every_lane_at = now + _EVERY_LANE
+            return None
+        return early
 
     def _refuse_closed(self) -> None:
         if self._closing:
@@ -232,6 +281,9 @@ class OutboxLog:
             self._open.remove(claim)
             self._slots.release()
             self._writer.look()
+            if not all(log.read_out for log in claim.logs.values()):
+                # Something was given back.
+                self._watch.wake()
 
     def _note_lost(self, logs: Sequence[LaneLog]) -> None:
         """Nobody knows what is recorded in these, or somebody else has taken them."""
@@ -239,6 +291,7 @@ class OutboxLog:
             lanes = ", ".join(str(log.lane) for log in logs if log.lost == why)
             logger.warning("%s: what was read from lane %s is given up and read again: %s", self.name, lanes, why)
         self._suspect.update(log.lane for log in logs if self._owned.owns(log))
+        self._watch.wake()
 
     def _note_loss(self, lanes: frozenset[int]) -> None:
         self._lost_at = time.monotonic()

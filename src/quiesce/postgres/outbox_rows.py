@@ -13,17 +13,20 @@ from quiesce.lifecycle.crash_points import reach
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
+from quiesce.outbox.event import ClaimedEvent
 from quiesce.postgres import row_statements as sql
 from quiesce.postgres import schema
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
+from quiesce.postgres.event_rows import EventRow
 from quiesce.postgres.outbox_control import take_table
 from quiesce.postgres.relay_connections import DIED, RelayConnections
 from quiesce.postgres.row_claim import RowClaim, events_of
 from quiesce.postgres.row_floor import Floor
 from quiesce.postgres.row_mapping import Mapped, mapped
 from quiesce.postgres.row_table import OutboxTable
+from quiesce.postgres.store_settings import take_numbers, take_seconds
 
 logger = logging.getLogger("quiesce.postgres")
 
@@ -62,16 +65,10 @@ class OutboxRows:
         connect_timeout: float = 5.0,
         max_claim_bytes: int = 16 * 1024 * 1024,
     ) -> None:
-        for setting, number in (("claims", claims), ("max_claim_bytes", max_claim_bytes)):
-            if number < 1:
-                raise SettingsError(f"{name}: got {setting} {number}, takes 1 or more")
-        for setting, seconds in (
-            ("claim_bound", claim_bound),
-            ("statement_timeout", statement_timeout),
-            ("connect_timeout", connect_timeout),
-        ):
-            if not 0 < seconds < 86_400:
-                raise SettingsError(f"{name}: got {setting} {seconds}, takes seconds above 0 and below a day")
+        take_numbers(name, claims=claims, max_claim_bytes=max_claim_bytes)
+        take_seconds(
+            name, claim_bound=claim_bound, statement_timeout=statement_timeout, connect_timeout=connect_timeout
+        )
         self.name = name
         self.part = Part.POOLS
         self._dsn = dsn
@@ -91,6 +88,8 @@ class OutboxRows:
         self._left: dict[str, int] = {}
         self._floor = Floor()
         self._floor_of = 0
+        # Whether something may wait below the claims that are open, beside what they have.
+        self._waits_below = True
 
     def __repr__(self) -> str:
         return f"<OutboxRows {self.name} {redact_dsn(self._dsn)}>"
@@ -186,19 +185,11 @@ class OutboxRows:
                     claim_bound=self._claim_bound,
                 )
                 await connection.execute(begin)
-                self._left = {}
-                in_flight = sql.array(position for claim in self._open for position in claim.in_flight)
-                survey = self._statements.survey
-                bottom = self._floor.begin(time.monotonic()) if survey else 0
-                rows: Sequence[Any] = await connection.fetch(
-                    self._statements.claim, min(limit, sql.MAX_PAGE), in_flight, self._max_claim_bytes, bottom
-                )
-                if self._mapped is not None:
-                    rows = await self._mapped.read(connection, rows)
-                events = events_of(rows, self._left)
+                events = await self._read(connection, limit)
                 reach("outbox.claimed")
                 if events:
                     self._floor.seen(events[0].position, events[-1].position)
+                survey = self._statements.survey
                 if survey and self._floor.wants_survey(time.monotonic()):
                     for xmin, own, first in await connection.fetch(survey, self._floor.position):
                         self._floor.surveyed(int(xmin), None if own is None else int(own), first)
@@ -232,7 +223,38 @@ class OutboxRows:
         self._open.append(claim)
         return claim
 
+    async def _read(self, connection: Connection, limit: int) -> list[ClaimedEvent]:
+        """Takes up to `limit` events: above the claims that are open, as long as nothing waits below; see
+        `row_statements`."""
+        bottom = floor = self._floor.position
+        if self._statements.survey:
+            bottom = self._floor.begin(time.monotonic())
+        begin = bottom
+        if self._open and bottom == floor and not self._waits_below:
+            begin = max(bottom, 1 + max(claim.top for claim in self._open))
+        while True:
+            in_flight = sql.multirange(claim.in_flight for claim in self._open)
+            self._left = {}
+            rows: Sequence[Any] = await connection.fetch(
+                self._statements.claim,
+                min(limit, sql.MAX_PAGE),
+                in_flight,
+                self._max_claim_bytes,
+                bottom,
+                begin,
+                record_class=EventRow,
+            )
+            if self._mapped is not None:
+                rows = await self._mapped.read(connection, rows)
+            events, held = events_of(rows, self._left)
+            # Where not all came that was asked for, nothing may be there above; then it looks below.
+            self._waits_below = bool(held) or len(events) < limit
+            if events or begin == bottom:
+                return events
+            begin = bottom
+
     def _note_left(self, first: Mapping[str, int]) -> None:
+        self._waits_below = True
         for claim in self._open:
             claim.distrust(first)
         for key, position in first.items():

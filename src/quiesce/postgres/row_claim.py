@@ -3,21 +3,25 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from quiesce.errors import ClaimLost, Unavailable
 from quiesce.lifecycle.crash_points import reach
+from quiesce.outbox.answers import all_dispatched
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.ports import Settled
 from quiesce.postgres import row_statements as sql
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
+from quiesce.postgres.event_rows import HEADERS, EventRow, plain
 from quiesce.postgres.row_statements import RowStatements
 
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_ID, _KEY = 1, 2
+"""Places of columns in a row of the claim statement."""
+
 _REASON_LENGTH = 2000
 _LONGEST_WAIT = 365 * 24 * 3600.0
 
@@ -25,40 +29,33 @@ Ended = Callable[["RowClaim", Connection | None], None]
 Left = Callable[[Mapping[str, int]], None]
 
 
-def events_of(rows: Sequence[Any], left: Mapping[str, int]) -> list[ClaimedEvent]:
-    """The events that may be published, in the order of `position`.
+def events_of(rows: Sequence[Any], left: Mapping[str, int]) -> tuple[list[ClaimedEvent], int]:
+    """The events that may be published, in the order of `position`, and how many keys are held back at some position.
 
     `rows` are those of the claim statement. `left` are keys, with the first position, that another claim of the same
     store gave back while the statement ran: the statement took them for events that are being published.
     """
+    events: list[Any] = [row for row in rows if row[_ID] is not None]
     held = dict(left)
     attempts: dict[int, int] = {}
-    for position, _, key, *_, failed in [row for row in rows if row[1] is None]:
-        if key is None:
-            attempts[position] = failed
-        else:
-            held[key] = min(position, held.get(key, position))
-    events = [
-        ClaimedEvent(
-            position,
-            event_id,
-            key,
-            topic,
-            kind,
-            payload,
-            _NO_HEADERS if headers is None else json.loads(headers),
-            attempts.get(position, 0) if attempts else 0,
-        )
-        for position, event_id, key, topic, kind, payload, headers, _ in rows
-        if event_id is not None and (not held or position < held.get(key, position + 1))
-    ]
+    if len(events) < len(rows):
+        for position, _, key, *_, failed in (row for row in rows if row[_ID] is None):
+            if key is None:
+                attempts[position] = failed
+            else:
+                held[key] = min(position, held.get(key, position))
+    if held:
+        events = [row for row in events if row[0] < held.get(row[_KEY], row[0] + 1)]
+    if attempts or not all(isinstance(row, EventRow) and row[HEADERS] is None for row in events):
+        events = [_event(row, attempts.get(row[0], 0)) for row in events]
     # UNION ALL promises no order, though it keeps it; sorting what is sorted costs next to nothing.
-    events.sort(key=_position)
-    return events
+    events.sort(key=attrgetter("position"))
+    return events, len(held)
 
 
-def _position(event: ClaimedEvent) -> int:
-    return event.position
+def _event(row: Any, attempts: int) -> ClaimedEvent:
+    """Most rows are the events. Others have headers, have failed before, or were made of rows of another table."""
+    return row if isinstance(row, EventRow) and row[HEADERS] is None and not attempts else plain(row, attempts)
 
 
 class RowClaim:
@@ -66,7 +63,7 @@ class RowClaim:
 
     def __init__(
         self,
-        events: Sequence[ClaimedEvent],
+        events: list[ClaimedEvent],
         connection: Connection | None,
         statements: RowStatements,
         *,
@@ -86,7 +83,9 @@ class RowClaim:
         self._timeout = timeout
         self._left = left
         self._ended = ended
-        self._in_order = events
+        self._positions = [event.position for event in events]
+        self._in_order = self._positions
+        self._in_flight: str | None = None
 
     @property
     def events(self) -> Sequence[ClaimedEvent]:
@@ -103,8 +102,9 @@ class RowClaim:
             if self._events:
                 raise ClaimLost("the claim has ended already")
             return Settled()
-        settling = _Outcomes(self._events, outcomes)
-        self._give_up(settling.free)
+        settling = _Outcomes(self._events, self._positions, outcomes)
+        if settling.free:
+            self._give_up(settling.free)
         if connection.is_closed():
             self._end(connection, None)
             raise ClaimLost("the claim's connection was lost, so its transaction was rolled back")
@@ -145,14 +145,25 @@ class RowClaim:
 
     def distrust(self, first: Mapping[str, int]) -> None:
         """Events of these keys, from these positions on, may not be published in order after all."""
+        trusted = frozenset(self._in_order)
         self._in_order = [
-            event for event in self._in_order if event.position < first.get(event.aggregate_id, event.position + 1)
+            event.position
+            for event in self._events
+            if event.position in trusted and event.position < first.get(event.aggregate_id, event.position + 1)
         ]
+        self._in_flight = None
 
     @property
-    def in_flight(self) -> list[int]:
-        """Positions on which a later claim may count: they are published before it, in order."""
-        return [event.position for event in self._in_order]
+    def in_flight(self) -> str:
+        """Positions on which a later claim may count, as `sql.ranges`: they are published before it, in order."""
+        if self._in_flight is None:
+            self._in_flight = sql.ranges(self._in_order)
+        return self._in_flight
+
+    @property
+    def top(self) -> int:
+        """The highest position it has; 0 without events."""
+        return self._positions[-1] if self._positions else 0
 
     async def _record(self, connection: Connection, settling: "_Outcomes") -> None:
         try:
@@ -194,11 +205,14 @@ class RowClaim:
 class _Outcomes:
     """The events of a claim, sorted by what became of them. `free` are those to be claimed again."""
 
-    def __init__(self, events: Sequence[ClaimedEvent], outcomes: Mapping[UUID, Outcome]) -> None:
+    def __init__(self, events: list[ClaimedEvent], positions: list[int], outcomes: Mapping[UUID, Outcome]) -> None:
         self.dispatched: list[int] = []
         self.retry: list[tuple[ClaimedEvent, Retry]] = []
         self.dead: list[tuple[ClaimedEvent, Dead]] = []
         self.free: list[ClaimedEvent] = []
+        if all_dispatched(outcomes, events):
+            # Nearly always: nothing is asked of each.
+            self.dispatched, events = positions, []
         for event in events:
             match outcomes.get(event.id):
                 case Dispatched():

@@ -33,14 +33,14 @@ class Mapped:
     """Whether its ids are UUIDs as they come."""
 
     async def read(self, connection: AnyConnection, rows: Sequence[Any]) -> Sequence[Any]:
-        """The rows of a claim: without the events that died meanwhile, and with a UUID as the id of every event."""
+        """The rows of a claim: without the events that died meanwhile, and with a UUID, as text, as each event's id."""
         taken = [row[0] for row in rows if row[1] is not None]
         if self.statements.buried is not None and taken:
             buried = {row[0] for row in await connection.fetch(self.statements.buried, array(taken))}
             rows = [row for row in rows if row[0] not in buried] if buried else rows
         if self.native_ids:
             return rows
-        return [(row[0], None if row[1] is None else self.event_id(row[1]), *row[2:]) for row in rows]
+        return [(row[0], None if row[1] is None else str(self.event_id(row[1])), *row[2:]) for row in rows]
 
     def event_id(self, text: str) -> UUID:
         """The same for the same event, whoever computes it and whenever."""

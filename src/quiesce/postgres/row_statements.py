@@ -3,9 +3,14 @@
 **Claim.** One statement, one snapshot S. `taken` locks up to a page of waiting events in the order of `position`,
 passing over those that somebody else has locked. An event of `taken` may be published only if no earlier event of
 its key is still to be published by somebody else. `skipped` finds those earlier events: it walks the same range of
-the same index again, without locking, and keeps what waits in S, stands below the top of the page, and is neither in
+the same index, without locking, and keeps what waits in S, stands below the top of the page, and is neither in
 `taken` nor in one of this store's own open claims (`$2`; this store publishes its claims in the order in which it
 made them). The caller drops the events of a skipped key from the skipped position on. Their locks fall with the claim.
+
+**Where it begins.** Nothing waits below `$4`; see `row_floor.py`. `skipped` begins there. `taken` begins at `$5`, which
+may be higher: above the claims that this store has open. To try the lock of each of their events once more, claim after
+claim, would be most of what a claim costs. What waits below `$5` and is not ours is found by `skipped`: it holds its
+key back, and the caller begins the next claim at the floor.
 
 Why a snapshot that grows old while the statement runs can only hold back, never let through. Let q be an event of
 the same key as r, at a smaller position, and r in `taken`:
@@ -34,8 +39,6 @@ large value is known without fetching it; the running sum is only made when it i
 
 **Pause.** While an operator has paused the outbox, `taken` is empty. It is asked once a claim, of a table of one row.
 
-**Floor.** Nothing waits below `$4`; see `row_floor.py`.
-
 **Other tables.** `row_mapping.py` puts another table's columns in. Where that table has no column for dead events, the
 letters say which ones are dead, and one that was written after S is not seen, as nothing changed in the event's own
 row. So the events taken are looked up once more, by `buried`: their locks are held by then, so whoever wrote a letter
@@ -48,7 +51,7 @@ of that size, for every claim; hence the second, constant limit.
 """
 
 # ruff: noqa: S608 - what is put in are names that `row_table.quoted` has quoted, and words of our own
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -57,6 +60,29 @@ def array(numbers: Iterable[int]) -> str:
     """A bigint[] as text, which is how the statements take it: for an array asyncpg has to ask the server for its type,
     once a connection, in a query that takes longer than a claim."""
     return f"{{{','.join(map(str, numbers))}}}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as the ranges of an int8multirange, without its braces. A backlog is few ranges."""
+    if not numbers:
+        return ""
+    first, last = numbers[0], numbers[-1]
+    if last - first == len(numbers) - 1:
+        return f"[{first},{last}]"
+    found: list[str] = []
+    begin = end = first
+    for number in numbers:
+        if number > end + 1:
+            found.append(f"[{begin},{end}]")
+            begin = number
+        end = number
+    found.append(f"[{begin},{end}]")
+    return ",".join(found)
+
+
+def multirange(parts: Iterable[str]) -> str:
+    """The parts, as `ranges` makes them, in one int8multirange as text."""
+    return f"{{{','.join(part for part in parts if part)}}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +132,8 @@ MAX_PAGE = 5000
 @dataclass(frozen=True, slots=True)
 class RowStatements:
     claim: str
-    """Three kinds of rows: events taken; without an id, a key held back from a position on; without a key, how often
-    the event at a position has failed before."""
+    """Three kinds of rows: events taken, as `EventRow`; without an id, a key held back from a position on; without a
+    key, how often the event at a position has failed before."""
     survey: str | None
     """What `Floor.surveyed` takes. One statement, so one snapshot. None where there is no floor."""
     buried: str | None
@@ -170,7 +196,7 @@ WITH retries AS MATERIALIZED (
             coalesce(octet_length({of.payload}), 0) AS bytes
         FROM {of.table} AS e
         WHERE {waits}
-            AND {of.position} >= $4
+            AND {of.position} >= $5
             AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
             {not_buried} {f"AND NOT {of.paused}" if of.paused else ""}
         ORDER BY {of.position} LIMIT $1
@@ -182,12 +208,12 @@ WITH retries AS MATERIALIZED (
     WHERE {waits}
         AND {of.position} >= $4
         AND {of.position} < (SELECT max(position) FROM taken)
-        AND {of.position} NOT IN (SELECT position FROM taken)
-        AND {of.position} NOT IN (SELECT unnest($2::text::bigint[]))
+        AND NOT $2::text::int8multirange @> {of.position}::bigint
+        AND ({of.position} < $5 OR {of.position} NOT IN (SELECT position FROM taken))
         AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
         {not_buried}
 )
-SELECT position, id, aggregate_id, topic, type, payload, NULLIF(headers, '{{}}'::jsonb) AS headers, 0 AS attempts
+SELECT position, id::text, aggregate_id, topic, type, payload, NULLIF(headers, '{{}}'::jsonb) AS headers, 0 AS attempts
 FROM taken
 WHERE CASE
     WHEN (SELECT sum(bytes) FROM taken) <= $3 THEN true

@@ -38,9 +38,9 @@ class Relay:
         max_in_flight: most events claimed and not settled: what a crash can double. The relay takes fewer where the
             broker is so slow that a stop could not finish so many.
         max_claims: most claims open at once. Each holds a connection of the store.
-        poll_interval: seconds between two looks at the outbox while events keep coming: their latency. By default
-            what the store says: 5 ms for the log store, whose look is one query, else 20 ms. It grows to 0.1 s while
-            the outbox is idle; `nudge` spares the wait.
+        poll_interval: seconds between two claims while events keep coming: their latency. By default what the store
+            says: 2 ms for the log store, which is asked less where many come, else 20 ms. A store that is idle is
+            looked at every 0.1 s; the log store looks by itself, at the server, every 5 ms. `nudge` spares the wait.
         publish_bound: seconds without any answer from the broker after which it counts as away.
         store_bound: seconds a claim, a settle or a release may take.
         ready_within: seconds without progress, while events wait or a server is away, after which the service

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from contextlib import ExitStack
+from math import inf
 
 from quiesce.errors import QuiesceError, Unavailable
 from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Stop
-from quiesce.outbox.ports import OutboxStore, Publisher
+from quiesce.outbox.ports import LetsGo, OutboxStore, Publisher
 from quiesce.relay.flight import release
 from quiesce.relay.flights import Flights
 from quiesce.relay.intake import Pace, room
@@ -17,6 +18,7 @@ from quiesce.relay.patience import reserve
 from quiesce.relay.progress import Progress
 from quiesce.relay.settings import RelaySettings
 from quiesce.relay.waits import Waits, aborted
+from quiesce.relay.watching import Watching, gather
 
 log = logging.getLogger("quiesce.relay")
 
@@ -29,6 +31,12 @@ REACH_BOUND = 2.0
 
 ABORT_BOUND = 0.8
 """Seconds to give up in when the relay is cancelled."""
+
+WATCH_ENDS_WITHIN = 0.2
+"""Seconds that a watch may take to end: it is no work in hand."""
+
+LET_GO_BOUND = 1.0
+"""Seconds that a store may take to let go of its lanes."""
 
 MAX_FAULTS = 5
 """Unexpected errors in a row, without a settled claim between them, that end the relay."""
@@ -52,7 +60,10 @@ class Running:
         self._broker = Outage(settings.name, "broker", stop, progress)
         self._database = Outage(settings.name, "database", stop, progress)
         self._pace = Pace(settings.poll_interval)
+        self._watching = Watching(settings.name, store, settings.poll_interval / 2, self._waits.now, self._waits.wake)
         self._next_look = self._waits.now()
+        # Whether the next claim is made because it was time for one, and not since there was something.
+        self._in_turn = True
         self._nudged = False
         self._faults = 0
 
@@ -73,10 +84,14 @@ class Running:
                         await self._mend(error)
                     except Exception as error:  # noqa: BLE001 - `_mend` logs it, and raises it after too many
                         await self._mend(error)
+                await self._watching.end(min(WATCH_ENDS_WITHIN, 0.1 * self._stop.remaining()))
                 await self._bring_home()
+                await self._let_go()
             except asyncio.CancelledError:
                 await self._abort()
                 raise
+            finally:
+                await self._watching.end(WATCH_ENDS_WITHIN)
 
     async def _move(self) -> None:
         """Claims and publishes until a stop. Raises what nobody expected."""
@@ -89,11 +104,11 @@ class Running:
                 await self._begin_anew()
             elif now >= stalled_at:
                 await self._sit_out(f"no answer for {self._settings.publish_bound:g} s")
+            elif now < self._next_look:
+                await self._waits.idle(min(self._next_look, stalled_at) - now)
             elif not (limit := self._room()):
                 # A flight that lands wakes it.
                 await self._waits.idle(stalled_at - now)
-            elif now < self._next_look:
-                await self._waits.idle(min(self._next_look, stalled_at) - now)
             else:
                 await self._claim(limit)
 
@@ -107,6 +122,10 @@ class Running:
         if self._nudged:
             self._nudged = False
             self._pace.hurry()
+            self._next_look = self._waits.now()
+        news = self._watching.take()
+        if news is not None:
+            self._in_turn = not news
             self._next_look = self._waits.now()
 
     async def _claim(self, limit: int) -> None:
@@ -128,7 +147,7 @@ class Running:
                 self._database.answered(self._waits.now())
                 self._database.works()
                 found = len(claim.events)
-                self._next_look = self._waits.now() + self._pace.after(found, limit)
+                self._look_again(found, limit)
                 if found:
                     self._flights.launch(claim, stack.pop_all(), began)
                     return
@@ -140,6 +159,19 @@ class Running:
         if not self._stop.requested:
             await self._stop.sleep(self._database.failed(self._waits.now(), why))
 
+    def _look_again(self, found: int, asked: int) -> None:
+        """Behind a claim: when the next one is due, or that the store says when."""
+        now = self._waits.now()
+        if found:
+            self._watching.active()
+        if found >= asked or not self._watching.watches:
+            self._next_look = now + self._pace.after(found, asked)
+            return
+        # A claim that is only made from time to time says nothing about the pace.
+        pause = self._settings.poll_interval if self._in_turn else self._pace.after(found, asked) * gather(found)
+        self._next_look = inf
+        self._watching.begin(pause)
+
     def _room(self) -> int:
         return room(self._settings, self._flights.count, self._flights.events, self._flights.allowed())
 
@@ -147,16 +179,21 @@ class Running:
         """A producer lost answers, or sends nothing more behind an event that was refused: everything is given back,
         and claimed again. As long as the broker answers this is no outage."""
         wait = self._broker.stumbled()
-        unanswered = await self._flights.give_up("answers are missing", self._stop.remaining())
+        unanswered = await self._give_up("answers are missing")
         if self._stop.requested:
             self._abandon(unanswered)
         elif await self._stop.sleep(wait) and not await self._reachable():
             await self._sit_out("it cannot be reached")
 
+    async def _give_up(self, why: str) -> int:
+        """Everything is given back, so that it waits to be claimed at once."""
+        self._next_look = self._waits.now()
+        return await self._flights.give_up(why, self._stop.remaining())
+
     async def _sit_out(self, why: str) -> None:
         """An outage of the broker: gives everything back and claims nothing until it answers."""
         wait = self._broker.failed(self._waits.now(), why)
-        unanswered = await self._flights.give_up(why, self._stop.remaining())
+        unanswered = await self._give_up(why)
         if self._stop.requested:
             self._abandon(unanswered)
         while await self._stop.sleep(wait):
@@ -188,7 +225,7 @@ class Running:
             # An error of ours says what to do, and a traceback would bury it.
             exc_info=None if final else error,
         )
-        unanswered = await self._flights.give_up("unexpected error", self._stop.remaining())
+        unanswered = await self._give_up("unexpected error")
         self._log_failures()
         if self._stop.requested:
             self._abandon(unanswered)
@@ -207,10 +244,20 @@ class Running:
             now = self._waits.now()
             at = min(give_up_at, self._flights.stalled_at())
             if self._flights.broken or now >= at:
-                self._abandon(await self._flights.give_up("stopping", self._stop.remaining()))
+                self._abandon(await self._give_up("stopping"))
                 break
             await self._waits.idle(at - now)
         self._log_failures()
+
+    async def _let_go(self) -> None:
+        """Others need not wait until the service has closed what else it has."""
+        if not isinstance(self._store, LetsGo):
+            return
+        try:
+            async with self._waits.at_most(LET_GO_BOUND, after_stop=self._claim_grace):
+                await self._store.let_go()
+        except TimeoutError:
+            log.warning("%s: the store could not let go in time; closing it will", self._settings.name)
 
     async def _abort(self) -> None:
         try:

@@ -18,7 +18,8 @@ class Waits:
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self._woken = asyncio.Event()
+        self._woken = False
+        self._idle: asyncio.Future[None] | None = None
         self._bounds: dict[asyncio.Timeout, Callable[[], float]] = {}
         self._watch: asyncio.Task[None] | None = None
 
@@ -39,7 +40,9 @@ class Waits:
 
     def wake(self) -> None:
         """Ends the idle wait, now or, if there is none, the next one."""
-        self._woken.set()
+        self._woken = True
+        if self._idle is not None:
+            _release(self._idle)
 
     def wake_from_any_thread(self) -> None:
         try:
@@ -50,15 +53,20 @@ class Waits:
 
     def look(self) -> None:
         """What has happened until now is about to be looked at; only what comes later ends the next wait."""
-        self._woken.clear()
+        self._woken = False
 
     async def idle(self, seconds: float) -> None:
         """Waits until somebody wakes it, a stop being one of them, or until the time is over."""
-        try:
-            async with asyncio.timeout(min(max(0.0, seconds), IDLE_AT_MOST)):
-                await self._woken.wait()
-        except TimeoutError:
+        if self._woken:
             return
+        # Waited for with every claim, so it is made of what costs least.
+        self._idle = self._loop.create_future()
+        over = self._loop.call_later(min(max(0.0, seconds), IDLE_AT_MOST), _release, self._idle)
+        try:
+            await self._idle
+        finally:
+            over.cancel()
+            self._idle = None
 
     @asynccontextmanager
     async def at_most(self, seconds: float, *, after_stop: Callable[[], float]) -> AsyncIterator[None]:
@@ -84,6 +92,11 @@ class Waits:
             if not bound.expired() and when is not None:
                 bound.reschedule(min(when, self.now() + after_stop()))
         self.wake()
+
+
+def _release(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def aborted() -> bool:

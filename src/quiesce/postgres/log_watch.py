@@ -1,0 +1,159 @@
+"""Waiting at the server until lanes have something to claim."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import asyncpg
+
+from quiesce.errors import Unavailable
+from quiesce.outbox.cursor import Cursor, Snapshot
+from quiesce.postgres.connections import CONNECTION_LOST
+from quiesce.postgres.driver import Connection
+from quiesce.postgres.event_rows import EventRow
+from quiesce.postgres.log_connections import LogConnections
+from quiesce.postgres.log_lane import LaneLog
+from quiesce.postgres.log_reader import Pages, pages_of
+from quiesce.postgres.log_statements import array
+
+WATCH = """
+SELECT position, id::text AS id, aggregate_id, topic, type, payload, headers, lane
+FROM outbox_watch($1::text::smallint[], $2::text::pg_snapshot[], $3, $4, $5, $6, $7)
+"""
+"""See the migration that makes the function. The answer has the form of `log_statements.READ`."""
+
+_MOST = 100
+"""Events that a watch brings along, at most: more are read page by page."""
+
+_MOST_BYTES = 256 * 1024
+
+_ONE_STATEMENT = 0.1
+"""Seconds that one statement waits, at most: it holds a snapshot meanwhile. Also how late it is seen at most that
+something was set aside."""
+
+_GRACE = 5.0
+"""Seconds that the server may take longer."""
+
+
+class LogWatch:
+    """One watch at a time. It brings along what it has found, so that a claim need not ask for it."""
+
+    def __init__(self, name: str, connections: LogConnections, statement_timeout: float) -> None:
+        self._name = name
+        self._longest = min(_ONE_STATEMENT, statement_timeout / 2)
+        self._connections = connections
+        self._connection: Connection | None = None
+        self._woken: asyncio.Event | None = None
+        self._early: Pages | None = None
+        # What was asked last, as text: most of it is asked again.
+        self._lanes: tuple[list[int], str] = ([], "{}")
+        self._seen: dict[int, tuple[Snapshot, str]] = {}
+
+    def take_early(self) -> Pages | None:
+        """What the last watch has read, once; None where every lane is to be looked at."""
+        early, self._early = self._early, None
+        return early
+
+    def wake(self) -> None:
+        """Ends the watch at once: what is watched may be something else by now."""
+        self._early = None
+        if self._woken is not None:
+            self._woken.set()
+        if self._connection is not None:
+            # The server notices when the statement has ended. To ask it to cancel takes another connection.
+            self._connection.terminate()
+
+    async def wait(self, logs: Sequence[LaneLog], seconds: float, every: float, pause: float = 0.0) -> bool:
+        """Waits until one of these lanes has something, or `wake`: True; or for `seconds`: False. See the port.
+
+        Raises:
+            Unavailable: the database cannot be reached now, or did not answer.
+            As `LogConnections.take`.
+        """
+        self._early = None
+        woken = self._woken = asyncio.Event()
+        try:
+            if logs:
+                return await self._watch(logs, time.monotonic() + seconds, every, pause, woken)
+            async with asyncio.timeout(seconds):
+                return await woken.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._woken = None
+
+    async def _watch(
+        self, logs: Sequence[LaneLog], until: float, every: float, pause: float, woken: asyncio.Event
+    ) -> bool:
+        while (left := until - time.monotonic()) > 0 and not woken.is_set():
+            cursors, parked = [], 0
+            for log in logs:
+                if not log.read_out:
+                    return True
+                cursors.append(log.reading)
+                parked += log.parked.count
+            try:
+                rows = await self._ask(logs, cursors, min(left, self._longest), every, pause)
+                pause = every
+            except CONNECTION_LOST as error:
+                if woken.is_set():
+                    return True
+                raise Unavailable(f"{self._name}: the database went away while it was watched: {error}") from error
+            if parked:
+                # What is set aside comes due by the clock; and a claim looks for it in all lanes.
+                return True
+            if rows:
+                self._keep(logs, cursors, rows)
+                return True
+        return woken.is_set()
+
+    def _keep(self, logs: Sequence[LaneLog], cursors: Sequence[Cursor], rows: Sequence[asyncpg.Record]) -> None:
+        """What a claim that was made meanwhile has read, too, is passed over by the one that takes it.
+
+        The cursors of lanes without events are left as they are: to move sixteen of them costs more than the event.
+        """
+        found = {row["lane"] for row in rows[1:]}
+        have = [(log, cursor) for log, cursor in zip(logs, cursors, strict=True) if log.lane in found]
+        # Lane by lane, as the rows are.
+        have.sort(key=lambda one: one[0].lane)
+        if have:
+            self._early = pages_of([log for log, _ in have], [cursor for _, cursor in have], rows, _MOST + 1)
+
+    async def _ask(
+        self, logs: Sequence[LaneLog], cursors: Sequence[Cursor], seconds: float, every: float, pause: float
+    ) -> Sequence[asyncpg.Record]:
+        connection = self._connection = await self._connections.take()
+        usable: Connection | None = None
+        lanes, seen = self._texts(logs, cursors)
+        try:
+            rows = await connection.fetch(
+                WATCH,
+                lanes,
+                seen,
+                seconds,
+                every,
+                pause,
+                _MOST,
+                _MOST_BYTES,
+                timeout=seconds + _GRACE,
+                record_class=EventRow,
+            )
+            usable = connection
+            return rows
+        finally:
+            self._connection = None
+            if usable is None:
+                connection.terminate()
+            self._connections.give_back(usable)
+
+    def _texts(self, logs: Sequence[LaneLog], cursors: Sequence[Cursor]) -> tuple[str, str]:
+        lanes = [log.lane for log in logs]
+        if lanes != self._lanes[0]:
+            self._lanes = (lanes, array(lanes))
+        elements = []
+        for lane, cursor in zip(lanes, cursors, strict=True):
+            known = self._seen.get(lane)
+            if known is None or known[0] is not cursor.seen:
+                known = self._seen[lane] = (cursor.seen, f'"{cursor.seen}"')
+            elements.append(known[1])
+        return self._lanes[1], "{" + ",".join(elements) + "}"
