@@ -79,6 +79,17 @@ def test_order_nobody_was_told_of_is_no_damage() -> None:
     assert findings(topic("e1", "e2", "e3", "e4", "e5", "e6"), accepted=("1",)).clean
 
 
+def test_where_clients_ask_again_an_order_nobody_was_told_of_is_one_too_many() -> None:
+    arrivals = topic("e1", "e2", "e3", "e4", "e5", "e6")
+
+    found = audit(("1", "2"), KEYS, rows(), arrivals, unanswered=0)
+
+    assert found.doubled_orders == ("3",)
+    assert not found.clean
+    # It may belong to the one that has no answer.
+    assert audit(("1", "2"), KEYS, rows(), arrivals, unanswered=1).clean
+
+
 def test_id_given_to_two_clients_hides_a_lost_order() -> None:
     found = findings(topic("e1", "e2", "e3", "e4", "e5", "e6"), accepted=("1", "2", "3", "2"))
 

@@ -1,5 +1,7 @@
 """What clients saw, what a SIGKILL explains, and when a drill is good."""
 
+import contextlib
+import http.client
 import json
 from dataclasses import replace
 
@@ -7,6 +9,8 @@ import pytest
 
 from quiesce.drill.audit import Findings
 from quiesce.drill.ledger import FailedRequest, Ledger, percentile, split_failed
+from quiesce.drill.payment_audit import PaymentFindings, audit_payments
+from quiesce.drill.payment_endpoint import Charges, PaymentEndpoint
 from quiesce.drill.verdict import Shutdown, Verdict
 
 GOOD = Verdict(
@@ -14,6 +18,7 @@ GOOD = Verdict(
     failed_inside=(FailedRequest("7", 1.0, "cut"),),
     failed_outside=(),
     shutdowns=(Shutdown("orders-1", "rolling update", 0.8, 0, 49.0, {"workers": 0.5}),),
+    payments=PaymentFindings(5, 2, 1, (), ()),
 )
 
 
@@ -59,11 +64,21 @@ def test_good_one_with_duplicates_and_a_cut_request() -> None:
         ({"findings": Findings(10, 20, (), (), 0, 0, ("e2",), ())}, "1 out of order: e2"),
         ({"findings": Findings(10, 20, (), (), 0, 0, (), ("e3",))}, "1 on the topic that no row accounts for: e3"),
         ({"failed_outside": (FailedRequest("8", 2.0, "503"),)}, "no SIGKILL explains: at 2.0 s 503"),
+        ({"findings": Findings(10, 20, (), (), 0, 0, (), (), ("18",))}, "1 orders placed twice: 18"),
+        ({"unanswered": 2}, "2 requests were never answered"),
+        ({"payments": PaymentFindings(5, 1, 1, ("4",), ())}, "1 orders charged twice: 4"),
+        (
+            {"payments": PaymentFindings(5, 1, 1, (), ("5",))},
+            "1 orders charged and not paid, or paid and not",
+        ),
         ({"shutdowns": (Shutdown("orders-1", "rolling update", 1.0, 75, 49.0),)}, "orders-1 ended with status 75"),
         ({"problems": ("orders-2 ended by itself",)}, "orders-2 ended by itself"),
         ({"findings": Findings(0, 0, (), (), 0, 0, (), ())}, "nothing was proven"),
     ],
-    ids=["lost", "waiting", "order", "disorder", "foreign", "failed", "shutdown", "died", "nothing"],
+    ids=[
+        *("lost", "waiting", "order", "disorder", "foreign", "failed", "doubled", "unanswered", "charged", "disputed"),
+        *("shutdown", "died", "nothing"),
+    ],
 )
 def test_each_fault_makes_it_fail_and_is_told(change: dict[str, object], told: str) -> None:
     verdict = replace(GOOD, **change)  # type: ignore[arg-type]
@@ -87,7 +102,11 @@ def test_json_has_the_documented_keys_and_seconds() -> None:
         "lost": 0,
         "duplicates": 3,
         "out_of_order": 0,
-        "failed_requests": 1,
+        "doubled": 0,
+        "failed_requests": 0,
+        "retried": 1,
+        "replayed": 0,
+        "payments": {"charged": 5, "repeated": 2, "charged_twice": 0, "disputed": 0},
         "shutdowns": [
             {
                 "replica": "orders-1",
@@ -98,3 +117,30 @@ def test_json_has_the_documented_keys_and_seconds() -> None:
             }
         ],
     }
+
+
+def test_payments_are_compared_with_the_tables() -> None:
+    charges = Charges([("1", "a"), ("1", "a"), ("2", "b"), ("3", "c"), ("3", "d")], lost=1)
+    charges.made = {"a": ("1", b""), "b": ("2", b""), "c": ("3", b""), "d": ("3", b"")}
+
+    found = audit_payments(charges, {"1", "3", "4"})
+
+    assert found == PaymentFindings(charged=3, repeated=1, lost_answers=1, twice=("3",), disputed=("2", "4"))
+    assert not found.clean
+    assert audit_payments(Charges(), ()).clean
+
+
+def test_the_payment_endpoint_charges_once_per_key_and_loses_answers_after_the_charge() -> None:
+    def ask(order: int, key: str) -> int:
+        connection = http.client.HTTPConnection(payments.url.split("/")[2], timeout=20)
+        with contextlib.closing(connection):
+            connection.request("POST", "/charges", json.dumps({"order": order}), {"Idempotency-Key": key})
+            return connection.getresponse().status
+
+    with PaymentEndpoint(lose_every=2) as payments:
+        assert (ask(1, "a"), ask(1, "a"), ask(9, "a"), ask(2, "")) == (201, 200, 422, 422)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            ask(2, "b")
+        assert ask(2, "b") == 200
+
+    assert (payments.charges.charged(), payments.charges.twice(), payments.charges.lost) == ({"1", "2"}, [], 1)

@@ -115,7 +115,7 @@ async def test_tables_tell_backlog_rows_and_orders(database: str) -> None:
     ]
     assert [row.position for row in rows] == sorted(row.position for row in rows)
     assert isinstance(rows[0], OutboxRow)
-    assert orders == {"1"}
+    assert orders == {"1": "expired"}
     # A dead letter waits for nobody; the audit counts it.
     assert (waiting, drained) == (2, 0)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from quiesce.drill.audit import Findings
 from quiesce.drill.ledger import FailedRequest
+from quiesce.drill.payment_audit import PaymentFindings
 from quiesce.drill.picture import Picture, ReplicaPicture
 from quiesce.drill.verdict import Kill, Shutdown, Verdict
 from quiesce.drill.view import LiveView, PlainView, closing_line, outcome
@@ -39,6 +40,8 @@ VERDICT = Verdict(
         Shutdown("orders-2", "ended by itself", 0.0, 3, None),
     ),
     kills=(Kill("orders-3", 4, 2),),
+    replayed=1,
+    payments=PaymentFindings(60, 17, 15, (), ()),
     seconds=30.0,
     p50=0.006,
     p99=0.023,
@@ -54,7 +57,7 @@ def drawn(verdict: Verdict) -> str:
 
 def test_a_line_holds_all_of_the_picture() -> None:
     assert PICTURE.line() == (
-        "200 orders/s, p50 6 ms, p99 23 ms, 2400 accepted, 1 failed, backlog 7 | rolling update 1 of 2 | "
+        "200 orders/s, p50 6 ms, p99 23 ms, 2400 accepted, 1 retried, backlog 7 | rolling update 1 of 2 | "
         "orders-1 preStop, orders-2 not ready (no ack for 5 s), orders-3 ready"
     )
 
@@ -94,7 +97,9 @@ def test_the_table_tells_everything() -> None:
         ("lost", "0", "0 orders, 0 events"),
         ("duplicates", "37", "at least once"),
         ("out of order per key", "0", ""),
-        ("failed requests", "1", "1 cut by a SIGKILL, 0 otherwise"),
+        ("orders placed twice", "0", ""),
+        ("failed requests", "0", "attempts cut: 1 by a SIGKILL, 0 otherwise; 1 of their retries"),
+        ("orders charged twice", "0", "of 60 charged; 15 answers of the payment API lost on purpose"),
         ("shutdown of orders-1", "0.84 of 49 s", "rolling update, status 0: http 0.01, workers 0.60"),
         ("shutdown of orders-2", "0.00 s", "ended by itself, status 3, no report"),
         ("SIGKILL of orders-3", "", "4 connections open to it and 2 more until it was gone"),

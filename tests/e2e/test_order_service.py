@@ -15,6 +15,7 @@ import pytest
 from scene import Scene
 
 from quiesce.testing.kafka import LocalKafka
+from quiesce.testing.kafka_address import KafkaAddress
 from quiesce.testing.service_process import ServiceProcess
 from quiesce_pytest import MakeTopic
 
@@ -118,7 +119,7 @@ def test_orders_are_placed_once_per_key_expired_and_told_in_order(scene: Scene) 
     port = port_of(process)
     accepted = [str(post(port, {"customer": f"c{n}", "total": n})[1]["id"]) for n in range(40)]
     once = post(port, {"customer": "c", "total": "9.50"}, key="k-1")
-    again = post(port, {"customer": "c", "total": 9.5}, key="k-1")
+    again = post(port, {"customer": "c", "total": "9.50"}, key="k-1")
     assert once[0] == again[0] == 201
     assert once[1] == again[1]
     with pytest.raises(urllib.error.HTTPError, match="422"):
@@ -151,7 +152,9 @@ def test_a_shutdown_closes_producers_then_pools_after_the_last_worker_and_is_mea
     assert process.wait(15) == 0
     report = process.report()
     assert report is not None
-    assert [resource["part"] for resource in report["resources"]] == ["producers", "producers", "pools", "pools"]
+    parts = [resource["part"] for resource in report["resources"]]
+    # The relay's and the consumer's, the one for dead letters among them.
+    assert parts == ["producers"] * 3 + ["pools"] * 2
     assert report["resources"][-1]["resource"] == "postgres", "opened first, closed last"
     last_worker = max(worker["ended_at_seconds"] for worker in report["workers"])
     assert {worker["outcome"] for worker in report["workers"]} == {"finished"}
@@ -165,18 +168,35 @@ def test_a_shutdown_closes_producers_then_pools_after_the_last_worker_and_is_mea
     assert set(report["parts"]) == {"http", "workers", "producers", "pools", "report"}
 
 
-def test_products_are_taken_over_idempotently_and_what_cannot_be_read_blocks_nobody(scene: Scene) -> None:
-    from confluent_kafka import Producer
+def test_product_events_have_their_effect_once_and_what_cannot_be_read_blocks_nobody(scene: Scene) -> None:
+    from confluent_kafka import Consumer, Producer
 
+    dead_topic = f"{scene.product_topic}.dead"
+    KafkaAddress(scene.bootstrap).create_topic(dead_topic, 1)
     process = scene.start()
     process.wait_for("readiness: ready", 20)
     producer = Producer({"bootstrap.servers": scene.bootstrap})
-    bodies = [b"not json", b'{"id": "p1"}', *(_product(version) for version in (1, 3, 2, 3))]
-    for body in bodies:
-        producer.produce(scene.product_topic, body, key=b"p1")
+    # An event that comes again with its id is a duplicate, whatever is in it; a tombstone is an event.
+    events = [("e1", _product(1)), ("e2", b"not json"), ("e3", _product(3)), (None, _product(8)), ("e1", _product(9))]
+    for event_id, body in [*events, ("e4", _product(2)), ("e5", b'{"id": "p1"}'), ("e6", _product(4))]:
+        headers: list[tuple[str, str | bytes | None]] = [] if event_id is None else [("id", event_id)]
+        producer.produce(scene.product_topic, body, key=b"p1", headers=headers)
+    producer.produce(scene.product_topic, None, key=b"p2", headers={"id": "e7"})
     assert producer.flush(10) == 0
-    _until(lambda: [tuple(row) for row in scene.execute("SELECT id, version FROM product")] == [("p1", 3)])
-    _until(lambda: process.text().count("passed over") == 2)
+    _until(lambda: [tuple(row) for row in scene.execute("SELECT id, version FROM product")] == [("p1", 4)], 30)
+    marked = "SELECT event_id FROM inbox_entry WHERE consumer = 'orders' ORDER BY 1"
+    _until(lambda: [row[0] for row in scene.execute(marked)] == ["e1", "e3", "e4", "e6", "e7"], 30)
+    settings = {"bootstrap.servers": scene.bootstrap, "group.id": f"{scene.group}-dead"}
+    dead = Consumer({**settings, "auto.offset.reset": "earliest"})
+    dead.subscribe([dead_topic])
+    reasons: list[object] = []
+    until = time.monotonic() + 20
+    while len(reasons) < 3:
+        assert time.monotonic() < until, reasons
+        found = [message for message in dead.consume(3, 0.5) if message.error() is None]
+        reasons += [dict(message.headers() or [])["quiesce-reason"] for message in found]
+    dead.close()
+    assert reasons == [b"undecodable", b"no_event_id", b"undecodable"]
     process.signal()
     assert process.wait(15) == 0
 

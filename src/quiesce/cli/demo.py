@@ -31,6 +31,9 @@ _SLOW = 2.0
 
 _FILES = 2048
 
+_LOSE_EVERY = 4
+"""The payment API cuts the first answer of every so many charges."""
+
 _NEEDED = (
     "aiohttp",
     "asyncpg",
@@ -48,9 +51,12 @@ def add_to(verbs: Any) -> None:
         "demo",
         help="roll and kill an order service under load, and audit every event",
         description="Starts PostgreSQL, a broker and two replicas of an order service behind a small balancer, sends "
-        "orders, rolls both replicas, kills one with SIGKILL, and audits every event from the tables and the topic.",
-        epilog="Exit status: 0 if nothing was lost or out of order, no request failed outside the SIGKILL and every "
-        "replica that was asked to stop ended with status 0; 1 otherwise; 130 if it was left before there was "
+        "orders, rolls both replicas, kills one with SIGKILL, and audits every event from the tables and the topic. "
+        "Clients send a request that was cut again, with its Idempotency-Key; some orders are paid at a payment API "
+        "that loses some of its answers.",
+        epilog="Exit status: 0 if nothing was lost, doubled or out of order, every request was answered, none was cut "
+        "that the SIGKILL does not explain, no order was charged twice and every replica that was asked to stop ended "
+        "with status 0; 1 otherwise; 130 if it was left before there was "
         "anything to audit. Ctrl-C stops it in order, with the audit; a second one leaves at once.",
     )
     add_flag(
@@ -115,6 +121,7 @@ async def _demo(arguments: argparse.Namespace) -> int:
 
 
 async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
+    from quiesce.drill.payment_endpoint import PaymentEndpoint
     from quiesce.drill.run import Drill, Plan
     from quiesce.drill.scenario import rolling_update, sigkill
     from quiesce.drill.servers import Servers
@@ -133,16 +140,18 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
         steps = rolling_update(REPLICAS, after=arguments.seconds * 0.1)
         if not arguments.no_kill:
             steps += sigkill(after=arguments.seconds * 0.7)
-        plan = Plan(
-            recipe=partial(_order_service, store=arguments.store),
-            steps=steps,
-            order_topic=ORDER_TOPIC,
-            product_topic=PRODUCT_TOPIC,
-            replicas=REPLICAS,
-            seconds=arguments.seconds,
-            rate=arguments.rate,
-        )
-        verdict = await Drill(plan, servers, view, stop).run()
+        with PaymentEndpoint(lose_every=_LOSE_EVERY) as payments:
+            plan = Plan(
+                recipe=partial(_order_service, store=arguments.store, payment_url=payments.url),
+                steps=steps,
+                order_topic=ORDER_TOPIC,
+                product_topic=PRODUCT_TOPIC,
+                replicas=REPLICAS,
+                seconds=arguments.seconds,
+                rate=arguments.rate,
+                charges=payments.charges,
+            )
+            verdict = await Drill(plan, servers, view, stop).run()
     finally:
         view.close()
     console.print(outcome(verdict))
@@ -154,7 +163,7 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
     return verdict.status
 
 
-def _order_service(servers: "Servers", *, store: str) -> "Recipe":
+def _order_service(servers: "Servers", *, store: str, payment_url: str) -> "Recipe":
     """How to run one replica. Every setting is named, so that none comes from the environment of whoever runs this."""
     from quiesce.drill.replica import Recipe
 
@@ -176,6 +185,13 @@ def _order_service(servers: "Servers", *, store: str) -> "Recipe":
             # Quick, so that most orders have a second event and their order on the topic can be checked.
             "EXPIRE_AFTER": "2",
             "EXPIRE_EVERY": "0.5",
+            "PAYMENT_URL": payment_url,
+            "PAYMENT_EVERY": "1",
+            "PAYMENT_TIMEOUT": "5",
+            "PAYMENT_RETRY": "1",
+            "KEEP_KEYS": "3600",
+            "KEEP_MARKS": "1209600",
+            "PRUNE_MARKS_EVERY": "3600",
             # The audit reads every event.
             "KEEP_DISPATCHED": "86400",
             "PRUNE_EVERY": "60",

@@ -46,6 +46,8 @@ class Findings:
     more than one partition, where it has no order."""
     foreign: tuple[str, ...]
     """Messages that no row accounts for: an unknown id, or another key than the row has."""
+    doubled_orders: tuple[str, ...] = ()
+    """Orders that nobody placed: a request that was sent again was carried out again."""
 
     @property
     def lost(self) -> int:
@@ -54,7 +56,7 @@ class Findings:
     @property
     def clean(self) -> bool:
         """Duplicates are allowed: the promise is at least once."""
-        return not (self.lost or self.out_of_order or self.foreign)
+        return not (self.lost or self.out_of_order or self.foreign or self.doubled_orders)
 
 
 def audit(
@@ -64,6 +66,7 @@ def audit(
     arrivals: Iterable[Arrival],
     *,
     first_type: str = "OrderPlaced",
+    unanswered: int | None = None,
 ) -> Findings:
     """Compares the ledger, the tables and the topic.
 
@@ -73,6 +76,8 @@ def audit(
         rows: the outbox's events of the topic.
         arrivals: everything on the topic, in any order.
         first_type: the type of the event that every order begins with.
+        unanswered: how many requests have no answer, so that nobody knows whether they made an order. None where
+            clients do not send again what was cut: then any order without an answer may be one of theirs.
     """
     by_id = {row.event_id: row for row in rows}
     known: list[Arrival] = []
@@ -85,6 +90,7 @@ def audit(
             known.append(arrival)
     delivered = {arrival.event_id for arrival in known}
     missing = [row for row in rows if row.event_id not in delivered]
+    unclaimed = sorted(set(orders) - set(accepted))
     return Findings(
         accepted=len(accepted),
         delivered=len(delivered),
@@ -94,6 +100,7 @@ def audit(
         duplicates=len(known) - len(delivered),
         out_of_order=tuple(_out_of_order(by_id, known)),
         foreign=tuple(foreign),
+        doubled_orders=tuple(unclaimed) if unanswered is not None and len(unclaimed) > unanswered else (),
     )
 
 

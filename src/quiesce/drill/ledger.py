@@ -1,4 +1,4 @@
-"""What the clients saw: which orders were accepted, which requests failed, and how long answers took."""
+"""What the clients saw: which orders were accepted, which attempts failed, and how long answers took."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request without a good answer.
+    """An attempt at a request without a good answer.
 
-    `request` is its `X-Request-Id`, `at` the seconds after the load began.
+    `request` is its `X-Request-Id`, which each attempt has anew; `at` the seconds after the load began.
     """
 
     request: str
@@ -24,6 +24,11 @@ class Ledger:
     accepted: list[str] = field(default_factory=list)
     """Ids of orders as the service gave them, in the order of the answers; one that came twice stands twice."""
     failed: list[FailedRequest] = field(default_factory=list)
+    """Attempts. The request was sent again with the same key."""
+    unanswered: list[FailedRequest] = field(default_factory=list)
+    """The last attempts of requests that were given up."""
+    replayed: int = 0
+    """Answers that were stored ones: an earlier attempt had been carried out."""
     answered_at: list[float] = field(default_factory=list)
     """Seconds after the load began, ascending, one per accepted order."""
     latencies: list[float] = field(default_factory=list)
@@ -37,6 +42,10 @@ class Ledger:
 
     def fail(self, request: str, at: float, detail: str) -> None:
         self.failed.append(FailedRequest(request, at, detail))
+
+    def give_up(self) -> None:
+        """The attempt that failed last was the last of its request."""
+        self.unanswered.append(self.failed[-1])
 
     def recent(self, now: float, window: float) -> Sequence[float]:
         """The latencies of the answers of the last `window` seconds."""
@@ -54,7 +63,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 def split_failed(
     failed: Sequence[FailedRequest], excused: Collection[str]
 ) -> tuple[list[FailedRequest], list[FailedRequest]]:
-    """The failed requests that a SIGKILL explains, and the others.
+    """The failed attempts that a SIGKILL explains, and the others.
 
     Args:
         excused: ids of requests whose connection was open to a replica when it was killed, or that a dead

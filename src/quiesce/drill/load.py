@@ -13,6 +13,10 @@ from quiesce.drill.ledger import Ledger
 
 CUSTOMERS = 100
 _ANSWER_BOUND = 15.0
+_ATTEMPTS = 5
+_PAUSE = 0.2
+"""Seconds before the second attempt, doubled with each."""
+
 _MOST_IN_FLIGHT = 200
 """Each takes three descriptors of this process, client and both ends of the balancer; 1,024 is a common limit."""
 
@@ -22,8 +26,9 @@ _PRODUCTS_A_SECOND = 5.0
 class OrderLoad:
     """Places orders at a fixed rate, whether or not earlier ones have been answered.
 
-    Each request has a connection of its own, so that the balancer chooses anew for each, and an id that the
-    balancer can see. At most 200 are in flight: where answers take so long, the next ones start late, and
+    Each attempt has a connection of its own, so that the balancer chooses anew for each, and an id that the
+    balancer can see. A request that has no good answer is sent again with the same Idempotency-Key and the same
+    body, five times in all. At most 200 are in flight: where answers take so long, the next ones start late, and
     their latency counts from the instant they were due.
 
     Args:
@@ -51,7 +56,7 @@ class OrderLoad:
         return len(self._requests)
 
     async def run(self) -> None:
-        """Sends until `stop`, then waits for the answers in flight, at most 15 s."""
+        """Sends until `stop`, then waits for what is in flight, each attempt at most 15 s."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_BOUND)
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         # No cookies: a jar that is asked for every request costs more than the request.
@@ -93,28 +98,46 @@ class OrderLoad:
         self._room.release()
 
     async def _place(self, session: aiohttp.ClientSession, number: int, due: float) -> None:
-        request = f"{number}"
-        order = {"customer": f"customer-{number % CUSTOMERS}", "total": number % 1000 / 10}
-        headers = {"X-Request-Id": request, "Idempotency-Key": str(uuid.uuid4())}
+        # Made once: whatever becomes of an attempt, the next one is the same request.
+        body = json.dumps({"customer": f"customer-{number % CUSTOMERS}", "total": number % 1000 / 10}).encode()
+        key = str(uuid.uuid4())
+        for attempt in range(1, _ATTEMPTS + 1):
+            request = f"{number}" if attempt == 1 else f"{number}-{attempt}"
+            headers = {
+                "Content-Type": "application/json",
+                "X-Request-Id": request,
+                "Idempotency-Key": f'"{key}"',
+            }
+            if await self._attempt(session, request, headers, body, due):
+                return
+            if attempt < _ATTEMPTS:
+                await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
+        self._ledger.give_up()
+
+    async def _attempt(
+        self, session: aiohttp.ClientSession, request: str, headers: dict[str, str], body: bytes, due: float
+    ) -> bool:
+        """Whether it has its answer."""
         try:
-            async with session.post(self._url, json=order, headers=headers) as response:
+            async with session.post(self._url, data=body, headers=headers) as response:
                 text = await response.text()
                 if response.status != 201:
-                    self._fail(request, f"{response.status} {text[:80]}")
-                    return
+                    return self._fail(request, f"{response.status} {text[:80]}")
                 placed = json.loads(text)["id"]
+                self._ledger.replayed += "Idempotency-Replayed" in response.headers
         except TimeoutError:
-            self._fail(request, f"no answer within {_ANSWER_BOUND:g} s")
+            return self._fail(request, f"no answer within {_ANSWER_BOUND:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            self._fail(request, str(error) or type(error).__name__)
+            return self._fail(request, str(error) or type(error).__name__)
         except (ValueError, KeyError, TypeError):
-            self._fail(request, "201 without the id of an order")
-        else:
-            now = time.monotonic()
-            self._ledger.accept(str(placed), now - self._began, now - due)
+            return self._fail(request, "201 without the id of an order")
+        now = time.monotonic()
+        self._ledger.accept(str(placed), now - self._began, now - due)
+        return True
 
-    def _fail(self, request: str, detail: str) -> None:
+    def _fail(self, request: str, detail: str) -> bool:
         self._ledger.fail(request, self.elapsed, detail)
+        return False
 
 
 class ProductLoad:
@@ -134,7 +157,10 @@ class ProductLoad:
                 version += 1
                 product = f"product-{version % 20}"
                 value = {"id": product, "name": product, "price": f"{version % 90 + 10}.50", "version": version}
-                producer.produce(self._topic, json.dumps(value).encode(), product.encode(), on_delivery=self._count)
+                # As an outbox sends them.
+                headers: list[tuple[str, str | bytes | None]] = [("id", str(uuid.uuid4())), ("type", "ProductChanged")]
+                body = json.dumps(value).encode()
+                producer.produce(self._topic, body, product.encode(), headers=headers, on_delivery=self._count)
                 producer.poll(0)
                 await asyncio.sleep(1 / _PRODUCTS_A_SECOND)
         finally:

@@ -49,7 +49,7 @@ class Picture:
         """All of it in one line."""
         return (
             f"{self.rate:.0f} orders/s, p50 {self.p50 * 1000:.0f} ms, p99 {self.p99 * 1000:.0f} ms, "
-            f"{self.accepted} accepted, {self.failed} failed, backlog {self.backlog} | {self.step} | "
+            f"{self.accepted} accepted, {self.failed} retried, backlog {self.backlog} | {self.step} | "
             + ", ".join(str(replica) for replica in self.replicas)
         )
 

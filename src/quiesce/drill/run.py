@@ -13,6 +13,8 @@ from quiesce.drill.balancer import Balancer
 from quiesce.drill.fleet import Fleet
 from quiesce.drill.ledger import Ledger, percentile, split_failed
 from quiesce.drill.load import OrderLoad, ProductLoad
+from quiesce.drill.payment_audit import PaymentFindings, audit_payments
+from quiesce.drill.payment_endpoint import Charges
 from quiesce.drill.picture import take_picture
 from quiesce.drill.replica import Recipe
 from quiesce.drill.scenario import Step, perform
@@ -26,6 +28,7 @@ from quiesce.errors import QuiesceError
 from quiesce.kafka.blocking import in_thread
 
 _SHOW_EVERY = 0.5
+_LOAD_BOUND = 30.0
 _DRAIN_BOUND = 20.0
 _HURRIED_DRAIN_BOUND = 8.0
 
@@ -41,6 +44,7 @@ class Plan:
         seconds: of load, at least; the scenario is always played to its end under load.
         rate: orders a second.
         order_topic, product_topic: two of the servers' topics.
+        charges: what the payment API that the replicas use was asked, and did.
     """
 
     recipe: Callable[[Servers], Recipe]
@@ -51,6 +55,7 @@ class Plan:
     seconds: float = 30.0
     rate: float = 200.0
     prestop: float = 2.0
+    charges: Charges | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class Drill:
         self._cancelled = threading.Event()
         self._background: set[asyncio.Task[None]] = set()
         self._cpu = 0.0
+        self._paid: set[str] = set()
 
     async def run(self) -> Verdict:
         """Returns when nothing that it started is left.
@@ -147,7 +153,7 @@ class Drill:
         if self._load is not None and self._tables is not None:
             self._at_step("load stops")
             self._load.stop()
-            await self._ended("load", 20.0)
+            await self._ended("load", _LOAD_BOUND)
             self._at_step("the outbox drains")
             try:
                 left = await self._tables.drained(self._patience)
@@ -172,6 +178,9 @@ class Drill:
             findings=findings,
             failed_inside=inside,
             failed_outside=outside,
+            unanswered=self._unanswered,
+            replayed=self._ledger.replayed,
+            payments=self._payments(),
             shutdowns=tuple(fleet.shutdowns) if fleet else (),
             kills=tuple(fleet.kills) if fleet else (),
             problems=[*self._progress.problems, *(fleet.problems if fleet else ())],
@@ -187,6 +196,7 @@ class Drill:
             return audit((), (), (), ())
         topic = self._servers.topics[self._plan.order_topic]
         rows, orders = await self._tables.read(topic)
+        self._paid = {order for order, status in orders.items() if status == "paid"}
         self._view.tell(f"reading the topic: {len(rows)} events are to be there")
         read = partial(
             read_topic,
@@ -196,7 +206,16 @@ class Drill:
             cancelled=self._cancelled,
         )
         arrivals = await in_thread("read topic", read)
-        return audit(self._ledger.accepted, orders, rows, arrivals)
+        return audit(self._ledger.accepted, orders, rows, arrivals, unanswered=self._unanswered)
+
+    @property
+    def _unanswered(self) -> int:
+        """Requests that were given up, and those that are still under way at the end."""
+        return len(self._ledger.unanswered) + (self._load.in_flight if self._load is not None else 0)
+
+    def _payments(self) -> PaymentFindings | None:
+        charges = self._plan.charges
+        return None if charges is None else audit_payments(charges, self._paid)
 
     async def _close(self) -> None:
         for task in self._background:

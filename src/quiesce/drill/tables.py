@@ -18,11 +18,11 @@ _TIMEOUT_OF_ALL = 60.0
 
 # Dead letters are no backlog: nobody will publish them. The audit counts them as lost.
 _BACKLOG = "SELECT count(*) FROM ({}) AS event WHERE NOT dispatched AND NOT dead"
-OWED = "SELECT count(*) FROM orders WHERE status = 'placed'"
+OWED = "SELECT count(*) FROM orders WHERE status IN ('placed', 'paying')"
 _ROWS = """
 SELECT id::text, position, aggregate_id, type, dispatched FROM ({}) AS event WHERE topic = $1 ORDER BY position
 """
-ORDERS = "SELECT id::text FROM orders"
+ORDERS = "SELECT id::text, status FROM orders"
 
 
 class Tables:
@@ -44,7 +44,7 @@ class Tables:
             await asyncio.sleep(every)
 
     async def drained(self, within: Callable[[], float], every: float = 0.1) -> int:
-        """Waits until no event waits and no order is yet to expire, at most the seconds that `within` says.
+        """Waits until no event waits and no order is yet to expire or to be paid, at most `within` seconds.
 
         `within` is asked again and again, since whoever waits may lose patience. Returns how many events
         still wait.
@@ -56,15 +56,15 @@ class Tables:
         began = loop.time()
         async with self._reading() as connection:
             while True:
-                # Asked in this order: an order that expires puts its event into the outbox.
+                # Asked in this order: an order that expires, or is paid, puts its event into the outbox.
                 owed = await connection.fetchval(OWED, timeout=_TIMEOUT)
                 self.backlog = await _backlog(connection)
                 if (owed == 0 and self.backlog == 0) or loop.time() - began >= within():
                     return self.backlog
                 await asyncio.sleep(every)
 
-    async def read(self, topic: str) -> tuple[list[OutboxRow], set[str]]:
-        """The outbox's events of a topic, and the ids of all orders, as of one instant.
+    async def read(self, topic: str) -> tuple[list[OutboxRow], dict[str, str]]:
+        """The outbox's events of a topic, and the status of all orders by id, as of one instant.
 
         Raises:
             Unavailable: the database cannot be reached.
@@ -73,7 +73,7 @@ class Tables:
             every = EVERY_EVENT[await store_of(connection)]
             rows = await connection.fetch(_ROWS.format(every), topic, timeout=_TIMEOUT_OF_ALL)
             orders = await connection.fetch(ORDERS, timeout=_TIMEOUT_OF_ALL)
-        return [_row(row) for row in rows], {order["id"] for order in orders}
+        return [_row(row) for row in rows], {order["id"]: order["status"] for order in orders}
 
     @contextlib.asynccontextmanager
     async def _reading(self) -> "AsyncIterator[asyncpg.Connection[Any]]":

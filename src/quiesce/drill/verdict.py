@@ -1,10 +1,11 @@
-"""The whole outcome of a drill: findings, failed requests, shutdowns, and whether that is good."""
+"""The whole outcome of a drill: findings, failed attempts, payments, shutdowns, and whether that is good."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quiesce.drill.audit import Findings
 from quiesce.drill.ledger import FailedRequest
+from quiesce.drill.payment_audit import PaymentFindings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,14 @@ class Verdict:
 
     findings: Findings
     failed_inside: Sequence[FailedRequest]
-    """Requests that a SIGKILL explains."""
+    """Attempts that a SIGKILL explains. Each was made again with the same key."""
     failed_outside: Sequence[FailedRequest]
     shutdowns: Sequence[Shutdown]
+    unanswered: int = 0
+    """Requests without a good answer after all their attempts."""
+    replayed: int = 0
+    """Requests whose answer was a stored one: an earlier attempt had been carried out, and its answer was cut."""
+    payments: PaymentFindings | None = None
     kills: Sequence[Kill] = ()
     problems: Sequence[str] = ()
     interrupted: bool = False
@@ -74,9 +80,15 @@ class Verdict:
             lines.append(f"{len(found.out_of_order)} out of order: {_some(found.out_of_order)}")
         if found.foreign:
             lines.append(f"{len(found.foreign)} on the topic that no row accounts for: {_some(found.foreign)}")
+        if found.doubled_orders:
+            lines.append(f"{len(found.doubled_orders)} orders placed twice: {_some(found.doubled_orders)}")
         if self.failed_outside:
             told = [f"at {request.at:.1f} s {request.detail}" for request in self.failed_outside]
             lines.append(f"{len(told)} requests failed that no SIGKILL explains: {_some(told)}")
+        if self.unanswered:
+            lines.append(f"{self.unanswered} requests were never answered, however often they were sent")
+        if self.payments is not None:
+            lines += _payment_faults(self.payments)
         lines += [f"{s.replica} ended with status {s.exit_code} ({s.reason})" for s in self.shutdowns if not s.clean]
         lines += self.problems
         if found.accepted == 0 and not self.interrupted:
@@ -98,9 +110,30 @@ class Verdict:
             "lost": self.findings.lost,
             "duplicates": self.findings.duplicates,
             "out_of_order": len(self.findings.out_of_order),
-            "failed_requests": len(self.failed_inside) + len(self.failed_outside),
+            "doubled": len(self.findings.doubled_orders),
+            "failed_requests": self.unanswered,
+            "retried": len(self.failed_inside) + len(self.failed_outside),
+            "replayed": self.replayed,
+            "payments": None if self.payments is None else _payments_as_dict(self.payments),
             "shutdowns": [shutdown.as_dict() for shutdown in self.shutdowns],
         }
+
+
+def _payment_faults(found: PaymentFindings) -> list[str]:
+    lines = [f"{len(found.twice)} orders charged twice: {_some(found.twice)}"] if found.twice else []
+    if found.disputed:
+        named = _some(found.disputed)
+        lines.append(f"{len(found.disputed)} orders charged and not paid, or paid and not charged: {named}")
+    return lines
+
+
+def _payments_as_dict(found: PaymentFindings) -> dict[str, object]:
+    return {
+        "charged": found.charged,
+        "repeated": found.repeated,
+        "charged_twice": len(found.twice),
+        "disputed": len(found.disputed),
+    }
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:

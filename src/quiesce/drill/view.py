@@ -104,7 +104,7 @@ def _drawn(picture: Picture) -> Group:
     figures = Text(
         f"{picture.rate:.0f} orders/s   p50 {picture.p50 * 1000:.0f} ms   p99 {picture.p99 * 1000:.0f} ms   "
         f"{picture.in_flight} in flight   outbox backlog {picture.backlog}   "
-        f"{picture.accepted} accepted   {picture.failed} failed"
+        f"{picture.accepted} accepted   {picture.failed} retried"
     )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("replica", "is", "balancer", "phase", "connections", "reason"):
@@ -158,11 +158,19 @@ def outcome(verdict: Verdict) -> Table:
             not found.out_of_order,
         ),
         (
-            "failed requests",
-            str(inside + outside),
-            f"{inside} cut by a SIGKILL, {outside} otherwise",
-            outside == 0,
+            "orders placed twice",
+            str(len(found.doubled_orders)),
+            "each request has a key, which its retries have, too",
+            not found.doubled_orders,
         ),
+        (
+            "failed requests",
+            str(verdict.unanswered),
+            f"attempts cut: {inside} by a SIGKILL, {outside} otherwise; {verdict.replayed} of their retries were "
+            "answered from the store",
+            verdict.unanswered + outside == 0,
+        ),
+        *_payment_rows(verdict),
     )
     for what, result, detail, good in rows:
         table.add_row(what, Text(result, style="green" if good else "bold red"), detail)
@@ -175,6 +183,19 @@ def outcome(verdict: Verdict) -> Table:
         later = f" and {kill.later} more until it was gone" if kill.later else ""
         table.add_row(f"SIGKILL of {kill.replica}", "", f"{kill.connections} connections open to it{later}")
     return table
+
+
+def _payment_rows(verdict: Verdict) -> list[tuple[str, str, str, bool]]:
+    found = verdict.payments
+    if found is None:
+        return []
+    detail = (
+        f"of {found.charged} charged; {found.lost_answers} answers of the payment API lost on purpose, "
+        f"{found.repeated} attempts repeated with their key"
+    )
+    if found.disputed:
+        detail += f"; {len(found.disputed)} charged and not paid, or the other way round"
+    return [("orders charged twice", str(len(found.twice)), detail, found.clean)]
 
 
 def _shutdown_row(shutdown: Shutdown) -> tuple[str, Text, str]:
@@ -195,4 +216,4 @@ def closing_line(verdict: Verdict) -> str:
         return f"{stopped}FAILED: " + "; ".join(faults)
     if verdict.findings.accepted == 0:
         return f"{stopped}Nothing had been ordered, so there is nothing to audit."
-    return f"{stopped}PASSED: nothing lost, nothing out of order, no request failed outside a SIGKILL."
+    return f"{stopped}PASSED: nothing lost, nothing doubled, nothing out of order, every request answered."

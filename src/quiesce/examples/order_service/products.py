@@ -1,19 +1,13 @@
 """Keeps a copy of the products that another service publishes."""
 
 import json
-import logging
-from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias
-
-import asyncpg
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 from quiesce.inbox import Record
 
-Pool: TypeAlias = "asyncpg.Pool[Any]"
-
-log = logging.getLogger("order_service")
-
-# Idempotent by its version: the same event again, or an older one, changes nothing.
+# The inbox keeps the same event from coming again. The version is for another one that comes late: a dead letter that
+# is redriven after its successor.
 UPSERT = """
 INSERT INTO product (id, name, price, version) VALUES ($1, $2, $3, $4)
 ON CONFLICT (id) DO UPDATE SET name = excluded.name, price = excluded.price, version = excluded.version
@@ -21,15 +15,24 @@ WHERE product.version < excluded.version
 """
 
 
-async def on_product(record: Record, db: Pool) -> None:
-    """Handles one product event. What cannot be read is told and passed over: it would block its partition."""
+class Product(NamedTuple):
+    id: str
+    name: str
+    price: Decimal
+    version: int
+
+
+def product_of(record: Record) -> Product | None:
+    """The product of an event; None for a tombstone. What it raises makes the record a dead letter."""
     if record.value is None:
-        await db.execute("DELETE FROM product WHERE id = $1", (record.key or b"").decode(errors="replace"))
-        return
-    try:
-        product = json.loads(record.value)
-        values = (str(product["id"]), str(product["name"]), Decimal(str(product["price"])), int(product["version"]))
-    except (ValueError, KeyError, TypeError, InvalidOperation) as error:
-        log.warning("passed over %s: %s: %s", record, type(error).__name__, error)
-        return
-    await db.execute(UPSERT, *values)
+        return None
+    told = json.loads(record.value)
+    return Product(str(told["id"]), str(told["name"]), Decimal(str(told["price"])), int(told["version"]))
+
+
+async def on_product(record: Record, connection: Any, product: Product | None) -> None:
+    """Handles one product event, in the transaction in which the inbox has marked it."""
+    if product is None:
+        await connection.execute("DELETE FROM product WHERE id = $1", (record.key or b"").decode(errors="replace"))
+    else:
+        await connection.execute(UPSERT, *product)

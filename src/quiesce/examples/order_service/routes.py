@@ -4,20 +4,16 @@ from decimal import Decimal
 from typing import Annotated, Any, TypeAlias
 
 import asyncpg
-from fastapi import FastAPI, Header, HTTPException, Response
+from fastapi import FastAPI, HTTPException
 from pydantic import AfterValidator, BaseModel, Field
 
 from quiesce import OutboxEvent
-from quiesce.postgres import enqueue
+from quiesce.asgi import Idempotency, IdempotencyMiddleware
+from quiesce.postgres import IdempotencyKeys, enqueue
 
 Pool: TypeAlias = "asyncpg.Pool[Any]"
 
-# The row and its event are one transaction. A key that is taken makes no row, and so no second event.
-INSERT = """
-INSERT INTO orders (customer, total, idempotency_key) VALUES ($1, $2, $3)
-ON CONFLICT (idempotency_key) DO NOTHING RETURNING id
-"""
-BY_KEY = "SELECT id, customer, total FROM orders WHERE idempotency_key = $1"
+INSERT = "INSERT INTO orders (customer, total) VALUES ($1, $2) RETURNING id"
 
 
 def _storable(text: str) -> str:
@@ -32,20 +28,20 @@ class Order(BaseModel):
     total: Decimal = Field(ge=0, max_digits=12, decimal_places=2)
 
 
-def add_routes(app: FastAPI, db: Pool, topic: str) -> None:
-    """Adds the routes to the application."""
+def add_routes(app: FastAPI, db: Pool, topic: str, keep_keys: float) -> None:
+    """Adds the routes to the application. Idempotency keys are known for `keep_keys` seconds."""
+    # Nobody logs in here, so all callers share one set of keys. With users, `scope` says which of them it is.
+    keys = IdempotencyKeys(db, hold="transaction", keep=keep_keys)
+    idempotency = Idempotency(keys, scope="none", required=False)
+    app.add_middleware(IdempotencyMiddleware, idempotency=idempotency)
 
+    # The row, its event, the key and the response are one transaction. It is committed before the response leaves.
     @app.post("/orders", status_code=201)
-    async def place(
-        order: Order, response: Response, idempotency_key: Annotated[str | None, Header(max_length=255)] = None
-    ) -> dict[str, int]:
-        async with db.acquire() as connection, connection.transaction():
-            order_id = await connection.fetchval(INSERT, order.customer, order.total, idempotency_key)
-            if order_id is None:
-                response.headers["Idempotency-Replayed"] = "true"
-                return {"id": await _placed_before(connection, order, idempotency_key)}
-            placed = {"id": order_id, "customer": order.customer, "total": str(order.total)}
-            await enqueue(connection, OutboxEvent(topic, str(order_id), "OrderPlaced", placed))
+    @idempotency.in_transaction
+    async def place(order: Order, connection: Any) -> dict[str, int]:
+        order_id = await connection.fetchval(INSERT, order.customer, order.total)
+        placed = {"id": order_id, "customer": order.customer, "total": str(order.total)}
+        await enqueue(connection, OutboxEvent(topic, str(order_id), "OrderPlaced", placed))
         return {"id": order_id}
 
     @app.get("/orders/{order_id}")
@@ -56,10 +52,3 @@ def add_routes(app: FastAPI, db: Pool, topic: str) -> None:
         if row is None:
             raise HTTPException(404, f"no order {order_id}")
         return {**row, "total": str(row["total"])}
-
-
-async def _placed_before(connection: Any, order: Order, key: str | None) -> int:
-    row = await connection.fetchrow(BY_KEY, key)
-    if (row["customer"], row["total"]) != (order.customer, order.total):
-        raise HTTPException(422, "this Idempotency-Key was used for another order")
-    return int(row["id"])

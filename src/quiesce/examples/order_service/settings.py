@@ -2,6 +2,11 @@
 
 from dataclasses import dataclass
 
+_MORE_THAN_0 = (
+    *("expire_after", "expire_every", "keep_dispatched", "prune_every", "keep_keys", "keep_marks", "prune_marks_every"),
+    *("payment_every", "payment_timeout", "payment_retry"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -27,6 +32,18 @@ class Settings:
     keep_dispatched: float = 7 * 86_400.0
     """Seconds a dispatched event stays in the table."""
     prune_every: float = 60.0
+    keep_marks: float = 14 * 86_400.0
+    """Seconds the inbox knows a product event: longer than the topics keep it."""
+    prune_marks_every: float = 3_600.0
+    keep_keys: float = 86_400.0
+    """Seconds an Idempotency-Key is known, with its answer."""
+    payment_url: str = ""
+    """Where orders are charged, by POST with an Idempotency-Key; empty: nowhere, and they only expire."""
+    payment_every: float = 1.0
+    payment_timeout: float = 5.0
+    """Seconds for one attempt at a payment."""
+    payment_retry: float = 10.0
+    """Seconds until a payment whose outcome is not known is tried again, doubled with each attempt."""
     pool_size: int = 10
 
     def __post_init__(self) -> None:
@@ -41,8 +58,11 @@ class Settings:
             raise ValueError(f"OUTBOX_STORE: got {self.outbox_store!r}, takes log or row")
         if not 0 < self.port < 65_536:
             raise ValueError(f"PORT: got {self.port}, takes a port from 1 to 65535")
-        if min(self.expire_after, self.expire_every, self.keep_dispatched, self.prune_every) <= 0:
-            raise ValueError("EXPIRE_AFTER, EXPIRE_EVERY, KEEP_DISPATCHED and PRUNE_EVERY take seconds, more than 0")
+        if self.payment_url and not self.payment_url.startswith(("http://", "https://")):
+            raise ValueError("PAYMENT_URL: got a value that is no URL, takes http://host/path, or nothing")
+        for name in _MORE_THAN_0:
+            if (value := getattr(self, name)) <= 0:
+                raise ValueError(f"{name.upper()}: got {value:g}, takes seconds, more than 0")
 
     @property
     def relay_dsn(self) -> str:
