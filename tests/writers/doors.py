@@ -31,6 +31,10 @@ class Door(Protocol):
 
     async def enqueue_many(self, events: Sequence[OutboxEvent], **options: int) -> list[UUID]: ...
 
+    async def inbox_entry(self, consumer: str, event_id: str | UUID | None) -> bool: ...
+
+    async def inbox_entries(self, consumer: str, event_ids: Sequence[str]) -> set[str]: ...
+
     duplicate: type[Exception]
     """What the library raises for a unique violation."""
 
@@ -57,6 +61,12 @@ class Asyncpg:
     async def enqueue_many(self, events: Sequence[OutboxEvent], **options: int) -> list[UUID]:
         return await q_asyncpg.enqueue_many(self.connection, events, **options)
 
+    async def inbox_entry(self, consumer: str, event_id: str | UUID | None) -> bool:
+        return await q_asyncpg.inbox_entry(self.connection, consumer, event_id)
+
+    async def inbox_entries(self, consumer: str, event_ids: Sequence[str]) -> set[str]:
+        return await q_asyncpg.inbox_entries(self.connection, consumer, event_ids)
+
 
 class PsycopgAsync:
     duplicate: type[Exception] = psycopg.errors.UniqueViolation
@@ -80,6 +90,12 @@ class PsycopgAsync:
     async def enqueue_many(self, events: Sequence[OutboxEvent], **options: int) -> list[UUID]:
         return await q_psycopg.enqueue_many(self.connection, events, **options)
 
+    async def inbox_entry(self, consumer: str, event_id: str | UUID | None) -> bool:
+        return await q_psycopg.inbox_entry(self.connection, consumer, event_id)
+
+    async def inbox_entries(self, consumer: str, event_ids: Sequence[str]) -> set[str]:
+        return await q_psycopg.inbox_entries(self.connection, consumer, event_ids)
+
 
 class PsycopgSync:
     duplicate: type[Exception] = psycopg.errors.UniqueViolation
@@ -102,6 +118,12 @@ class PsycopgSync:
 
     async def enqueue_many(self, events: Sequence[OutboxEvent], **options: int) -> list[UUID]:
         return q_psycopg.enqueue_many(self.connection, events, **options)
+
+    async def inbox_entry(self, consumer: str, event_id: str | UUID | None) -> bool:
+        return q_psycopg.inbox_entry(self.connection, consumer, event_id)
+
+    async def inbox_entries(self, consumer: str, event_ids: Sequence[str]) -> set[str]:
+        return q_psycopg.inbox_entries(self.connection, consumer, event_ids)
 
 
 class AlchemySync:
@@ -129,6 +151,12 @@ class AlchemySync:
     async def enqueue_many(self, events: Sequence[OutboxEvent], **options: int) -> list[UUID]:
         return q_sqlalchemy.enqueue_many(self.where, events, **options)
 
+    async def inbox_entry(self, consumer: str, event_id: str | UUID | None) -> bool:
+        return q_sqlalchemy.inbox_entry(self.where, consumer, event_id)
+
+    async def inbox_entries(self, consumer: str, event_ids: Sequence[str]) -> set[str]:
+        return q_sqlalchemy.inbox_entries(self.where, consumer, event_ids)
+
 
 class AlchemyAsync:
     duplicate: type[Exception] = sa.exc.IntegrityError
@@ -154,6 +182,12 @@ class AlchemyAsync:
 
     async def enqueue_many(self, events: Sequence[OutboxEvent], **options: int) -> list[UUID]:
         return await q_sqlalchemy.enqueue_many(self.where, events, **options)
+
+    async def inbox_entry(self, consumer: str, event_id: str | UUID | None) -> bool:
+        return await q_sqlalchemy.inbox_entry(self.where, consumer, event_id)
+
+    async def inbox_entries(self, consumer: str, event_ids: Sequence[str]) -> set[str]:
+        return await q_sqlalchemy.inbox_entries(self.where, consumer, event_ids)
 
 
 NAMES = [

@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line. Documentation and its tests read it from here."""
     import importlib.metadata
 
-    from quiesce.cli import bench, budget, demo, outbox, run
+    from quiesce.cli import bench, budget, consumer, demo, inbox, outbox, run
 
     top = argparse.ArgumentParser(
         prog="quiesce",
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"quiesce {importlib.metadata.version('quiesce')}")
     verbs = top.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for verb in (run, budget, demo, outbox, bench):
+    for verb in (run, budget, demo, outbox, inbox, consumer, bench):
         verb.add_to(verbs)
     return top
 

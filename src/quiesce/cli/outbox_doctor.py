@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from quiesce.cli.flags import add_flag, add_repeated_flag
+from quiesce.cli.kafka_flags import add_kafka, kafka_config
 from quiesce.cli.outbox_flags import add_dsn, add_json, dsn, run
 from quiesce.cli.outbox_table import print_json
 from quiesce.errors import SettingsError
@@ -23,16 +24,7 @@ def add_to(topics: Any) -> None:
         epilog="Exit status: 0 nothing is bad, though there may be warnings; 1 something is.",
     )
     add_dsn(parser)
-    add_flag(
-        parser, "--kafka", default=None, metavar="ADDRESS", help="look at the topics too: host:port[,host:port...]"
-    )
-    add_flag(
-        parser,
-        "--kafka-config",
-        default=None,
-        metavar="FILE",
-        help="more settings of the Kafka client, one name=value a line, such as security.protocol=SSL",
-    )
+    add_kafka(parser, "look at the topics too")
     add_repeated_flag(parser, "--topic", help="a topic to look at, beside those of recent events")
     add_flag(
         parser,
@@ -57,7 +49,7 @@ async def _doctor(arguments: argparse.Namespace) -> int:
 
     if arguments.kafka is None and (arguments.kafka_config is not None or arguments.topic):
         raise SettingsError("--kafka: not set; --kafka-config and --topic take it beside them")
-    config = _kafka_config(arguments.kafka_config)
+    config = kafka_config(arguments.kafka_config)
     async with operating(dsn(arguments), require=False) as connection:
         checks = await examine(connection)
         topics = set(arguments.topic)
@@ -84,26 +76,6 @@ def _print(checks: "list[Check]") -> None:
         print(f"{mark:<4}  {check.name:<{width}}  {check.found}")
         if check.advice:
             print(f"{'':4}  {'':{width}}  -> {check.advice}")
-
-
-def _kafka_config(path: str | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--kafka-config: {path}: cannot be read: {error}") from error
-    config = {}
-    for number, line in enumerate(lines, 1):
-        if not line or line.startswith("#"):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip():
-            # Not shown: it may be a piece of a password.
-            raise SettingsError(f"--kafka-config: {path}, line {number}: takes name=value")
-        config[name.strip()] = value.strip()
-    return config
 
 
 def _bytes(text: str) -> int:

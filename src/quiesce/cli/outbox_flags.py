@@ -37,19 +37,19 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_repeated_flag(parser, "--event", convert=_event, metavar="ID", help="these events, by id")
     add_repeated_flag(parser, "--key", help="of these keys")
     add_repeated_flag(parser, "--topic", help="of these topics")
-    add_flag(parser, "--since", default=None, convert=_time, metavar="TIME", help="set aside at this time or later")
+    add_flag(parser, "--since", default=None, convert=time, metavar="TIME", help="set aside at this time or later")
     add_flag(
         parser,
         "--until",
         default=None,
-        convert=_time,
+        convert=time,
         metavar="TIME",
         help="set aside before this time. Times are ISO 8601; UTC where they name no zone",
     )
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
-    add_flag(parser, "--limit", default=20, convert=_limit, metavar="N", help="how many events to show, at most")
+    add_flag(parser, "--limit", default=20, convert=limit, metavar="N", help="how many events to show, at most")
     add_switch(parser, "--payloads", help="show payloads and headers, which are hidden else")
 
 
@@ -113,7 +113,7 @@ def lane(text: str) -> int:
     return int(text)
 
 
-def _limit(text: str) -> int:
+def limit(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 100_000:
         raise argparse.ArgumentTypeError(f"got {text!r}, takes a number from 1 to 100000")
     return int(text)
@@ -126,7 +126,7 @@ def _event(text: str) -> UUID:
         raise argparse.ArgumentTypeError(f"got {text!r}, takes an event id, which is a UUID") from None
 
 
-def _time(text: str) -> datetime:
+def time(text: str) -> datetime:
     try:
         given = datetime.fromisoformat(text)
     except ValueError:

@@ -1,10 +1,16 @@
 """Where records come from."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
 
-from quiesce.inbox.record import Batch, TopicPartition
+from quiesce.inbox.kept_response import KeptResponse
+from quiesce.inbox.keyed_request import KeyedRequest
+from quiesce.inbox.reason import Reason
+from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 
@@ -28,8 +34,11 @@ class Source(Protocol):
         """Leaves the group, bounded. Safe to call twice."""
         ...
 
-    async def fetch(self, limit: int) -> Batch:
+    async def fetch(self, limit: int, *, full: Collection[TopicPartition] = ()) -> Batch:
         """Waits for up to `limit` records of one assignment. A cancel loses none: the next call has them.
+
+        None come of the partitions in `full`, whose records wait in the source: back-pressure stops these
+        partitions alone, the others flow. Of one partition the records come in order.
 
         It returns an empty batch at least once a second, so that nobody waits on it for ever.
 
@@ -51,10 +60,201 @@ class Source(Protocol):
         """
         ...
 
-    def done(self, assignment: int) -> None:
-        """Says that nothing of this assignment is in hand any more: a revoke waits for it, bounded.
+    def done(self, assignment: int, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Says that nothing handed out under this number is in hand any more, of these partitions or of any.
 
-        Records of it that were fetched and not committed are delivered again, as far as their partitions
-        are still ours: else the next commit would pass over them.
+        A revoke waits for it, bounded. What is committed to its end is out of hand without it.
+
+        Records that were fetched and not committed are delivered again, as far as their partition is still
+        ours: else the next commit would pass over them. With them comes all that was handed out of the
+        partition later, so a partition is put away under all its numbers at once.
+        """
+        ...
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """What the group has given us, now."""
+        ...
+
+    @property
+    def leaving(self) -> frozenset[TopicPartition]:
+        """What the group takes back right now: begin nothing more of it; finish, commit, `done`.
+
+        It may still be committed. The group waits for it, up to the revoke bound.
+        """
+        ...
+
+    def ours(self, assignment: int, partition: TopicPartition) -> bool:
+        """Whether work of this partition that was handed out under the number may still be committed."""
+        ...
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Has `changed` called on the loop whenever `leaving` or our partitions have changed. One watcher."""
+        ...
+
+    def news(self, consumer: str) -> Sequence[Event]:
+        """What happened to our partitions since the last call, for observers, told in this consumer's name."""
+        ...
+
+
+@runtime_checkable
+class SaysRevokeBound(Protocol):
+    """A source that says how long it waits, in seconds, before it lets go of what the group takes back."""
+
+    @property
+    def revoke_bound(self) -> float: ...
+
+
+class SetsAside(Protocol):
+    """Takes the records that are given up, with the reason. A `Resource` of part `producers`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def part(self) -> Part: ...
+
+    async def open(self) -> "SetsAside": ...
+
+    async def close(self, deadline: Deadline) -> Closed: ...
+
+    async def set_aside(self, record: Record, reason: Reason, deadline: Deadline) -> None:
+        """Returns when it is kept where it outlives this process: its offset may be committed then.
+
+        A record may be kept twice, such as when its ack came too late.
+
+        Raises:
+            Unavailable: not by the deadline, or not as things are (no broker, no such topic, no right to write to
+                it; the message says which). Nothing may be committed; try again.
+            SetAsideRefused: this record never will be, as the settings are. Nothing may be committed.
+        """
+        ...
+
+
+class Postpones(Protocol):
+    """Takes records that are to be tried later, out of the way of those behind. A `Resource` of part `producers`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def part(self) -> Part: ...
+
+    async def open(self) -> "Postpones": ...
+
+    async def close(self, deadline: Deadline) -> Closed: ...
+
+    async def postpone(self, record: Record, reason: Reason, not_before: float, deadline: Deadline) -> None:
+        """Returns when it is kept where it outlives this process. `not_before` is seconds since the epoch.
+
+        Raises: as `SetsAside.set_aside`.
+        """
+        ...
+
+
+class CountsStarts(Protocol):
+    """Counts where it outlives the process how often a record was begun and never ended: such a one may have killed
+    its process."""
+
+    async def began(self, consumer: str, records: Sequence[Record], *, alone: bool = False) -> Sequence[int]:
+        """Notes that these are begun now, and says of each how often it was begun before and never ended.
+
+        If one of them was, **none of the call is noted**: nobody knows yet which of those that were in hand together
+        was to blame. Begin them one by one then, with nothing else in hand, each by a call of its own with `alone`,
+        which is always noted. So innocent neighbours never count more than one start.
+
+        Raises:
+            Unavailable: the database does not answer. Nothing is noted.
+        """
+        ...
+
+    async def ended(self, consumer: str, records: Sequence[Record]) -> None:
+        """They did not kill the process: handled, failed as an attempt, set aside, or aborted by a stop. To be called
+        before their partition is given back.
+
+        It never raises: what it cannot write makes a later owner careful, and no more.
+        """
+        ...
+
+
+class NoClaim(Enum):
+    """Why a key could not be claimed."""
+
+    OUTSTANDING = "another attempt is carrying it out"
+    OTHER_REQUEST = "the key belongs to a request with another fingerprint"
+
+
+class KeyClaim(Protocol):
+    """One attempt at a request. Exactly one of `settle` and `free` ends it; both are safe to call again."""
+
+    @property
+    def attempt(self) -> int:
+        """1; more where earlier attempts ended without a word, so that nobody knows how far they came."""
+        ...
+
+    @property
+    def open(self) -> bool:
+        """Whether the handler is inside a block of `transaction` now."""
+        ...
+
+    @property
+    def effect(self) -> bool:
+        """Whether a block of `transaction` has ended well."""
+        ...
+
+    @property
+    def renew_every(self) -> float | None:
+        """Seconds between two calls of `renew`; None where nothing is to be renewed."""
+        ...
+
+    async def renew(self) -> bool:
+        """Keeps others away for some more time. False: another attempt has the key already.
+
+        Raises:
+            Unavailable: the database did not answer; whether it is kept is unknown.
+        """
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """A connection for the handler's writes. They are committed by `settle`, together with the response.
+
+        A block that raises takes back what was written in it, and that alone.
+
+        Raises:
+            KeyLost: another attempt has the key now.
+            Unavailable: there is no connection.
+        """
+        ...
+
+    async def settle(self, response: KeptResponse | None) -> None:
+        """Keeps the response and commits it with what was written in `transaction`. After it nobody runs the handler
+        for this key again. If it raises, nothing was committed and the key is free, as far as the database can be
+        told. None where the request had no key.
+
+        Raises:
+            KeyLost: another attempt has the key.
+            Exception: what the database says to the commit, such as that a deferred constraint is violated.
+        """
+        ...
+
+    async def free(self) -> None:
+        """Takes back what was written and leaves the key as it was before. It never raises: what cannot be said to the
+        database, it finds out by the end of the connection or of the lease."""
+        ...
+
+
+class KeyStore(Protocol):
+    """Where idempotency keys are kept."""
+
+    async def claim(self, request: KeyedRequest | None, within: float) -> KeyClaim | KeptResponse | NoClaim:
+        """Claims the key, or says what stands there. It never waits for another attempt, so that whoever waits holds no
+        connection meanwhile. Without a request: a claim on nothing, for a handler that was sent no key.
+
+        Args:
+            within: seconds to wait for a connection.
+
+        Raises:
+            Unavailable: the database cannot be reached, or the pool had no connection. Nothing is claimed.
+            SchemaMissing: the table is not there.
         """
         ...

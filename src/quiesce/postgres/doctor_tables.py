@@ -3,9 +3,9 @@
 import re
 
 from quiesce.outbox.checks import Check
+from quiesce.outbox.schema_steps import TABLES
 from quiesce.postgres import schema
 from quiesce.postgres.driver import Connection
-from quiesce.postgres.schema_differences import TABLES
 
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX IF NOT EXISTS (\w+)")
 

@@ -28,6 +28,7 @@ _RIGHTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("SELECT, INSERT, UPDATE (events)", "outbox_audit"),
     ),
 }
+_FUNCTIONS = {"relay": ("outbox_watch(smallint[], pg_snapshot[], float8, float8, float8, integer, bigint)",)}
 _PLACE = """
 SELECT quote_ident(n.nspname) FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
 WHERE c.oid = 'outbox_event'::regclass
@@ -50,5 +51,8 @@ async def grants(connection: AnyConnection, kind: str, name: str) -> list[str]:
     return [
         f"GRANT USAGE ON SCHEMA {place} TO {to};",
         *(f"GRANT {rights} ON {place}.{table} TO {to};" for rights, table in _RIGHTS[kind]),
-        f"GRANT EXECUTE ON FUNCTION {place}.outbox_lane(text) TO {to};",
+        *(
+            f"GRANT EXECUTE ON FUNCTION {place}.{function} TO {to};"
+            for function in ("outbox_lane(text)", *_FUNCTIONS.get(kind, ()))
+        ),
     ]

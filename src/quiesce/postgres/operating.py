@@ -9,7 +9,10 @@ from typing import Any, Literal
 import asyncpg
 
 from quiesce.errors import SettingsError, Unavailable
-from quiesce.postgres import schema
+from quiesce.inbox.schema_steps import INBOX
+from quiesce.migrations import Tables
+from quiesce.outbox.schema_steps import OUTBOX
+from quiesce.postgres import inbox_schema, schema
 from quiesce.postgres.connections import (
     APPLICATION,
     CONNECTION_LOST,
@@ -39,38 +42,41 @@ class _Operator(Connector):
 
 
 @asynccontextmanager
-async def operating(dsn: str, *, require: bool = True) -> AsyncIterator[Connection]:
+async def operating(dsn: str, *, require: bool = True, tables: Tables = OUTBOX) -> AsyncIterator[Connection]:
     """A connection for as long as the block runs, to tables of this package's version.
 
-    Without `require` the tables may be old, or not there at all.
+    Without `require` the tables may be old, or not there at all. `tables`: the outbox's or the inbox's.
 
     Raises:
         Unavailable: the server cannot be reached, or a statement took longer than `TIMEOUT` or waited for a lock.
         SettingsError: the DSN is wrong or leads to a standby, or the user may not do this.
         SchemaMissing: the tables are not there. The message names the command.
     """
-    connection = await open_connection(_Operator(), dsn, "outbox", _CONNECT_TIMEOUT)
+    connection = await open_connection(_Operator(), dsn, tables.part, _CONNECT_TIMEOUT)
+    its = inbox_schema if tables is INBOX else schema
     try:
-        async with _errors_in_one_line():
+        async with _errors_in_one_line(tables):
             if require:
                 async with short_transaction(connection, readonly=True):
-                    await schema.require(connection)
+                    await its.require(connection)
             yield connection
     finally:
         await close_connection(connection, _CONNECT_TIMEOUT)
 
 
 @asynccontextmanager
-async def _errors_in_one_line() -> AsyncIterator[None]:
+async def _errors_in_one_line(tables: Tables) -> AsyncIterator[None]:
     try:
         yield
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        raise schema.missing(str(error)) from error
+        raise (inbox_schema if tables is INBOX else schema).missing(str(error)) from error
     except asyncpg.InsufficientPrivilegeError as error:
-        raise SettingsError(
-            f"database user: may not do this ({error}). `quiesce outbox schema apply --grants operator=ROLE` "
-            "prints what an operator needs"
-        ) from error
+        advice = (
+            "Takes a user who may SELECT from the inbox's tables and DELETE from them"
+            if tables is INBOX
+            else "`quiesce outbox schema apply --grants operator=ROLE` prints what an operator needs"
+        )
+        raise SettingsError(f"database user: may not do this ({error}). {advice}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         raise SettingsError(f"--dsn: leads to a server that takes no writes ({error}). Takes the primary") from error
     except asyncpg.QueryCanceledError as error:

@@ -1,10 +1,9 @@
-"""The tables, brought to this package's version through asyncpg."""
+"""The outbox's tables, brought to this package's version through asyncpg."""
 
-import asyncpg
-
-from quiesce.errors import SchemaMissing, SettingsError, Unavailable
+from quiesce.errors import SchemaMissing
 from quiesce.outbox.refusals import schema_missing
-from quiesce.outbox.schema_steps import LOCK, Migration, latest_version, migrations, show
+from quiesce.outbox.schema_steps import OUTBOX, Migration, latest_version, migrations, show
+from quiesce.postgres import migrating
 from quiesce.postgres.driver import AnyConnection
 
 __all__ = ["Migration", "applied_version", "apply", "latest_version", "migrations", "missing", "require", "show"]
@@ -12,10 +11,7 @@ __all__ = ["Migration", "applied_version", "apply", "latest_version", "migration
 
 async def applied_version(connection: AnyConnection) -> int:
     """The version of the tables that are there; 0 when there are none."""
-    if await connection.fetchval("SELECT to_regclass('quiesce_schema')") is None:
-        return 0
-    version = await connection.fetchval("SELECT coalesce(max(version), 0) FROM quiesce_schema")
-    return int(version)
+    return await migrating.applied_version(connection, OUTBOX)
 
 
 async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int:
@@ -29,22 +25,7 @@ async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int
         Unavailable: another process, or a statement on the tables, held a lock for longer.
         SettingsError: the user may not create tables here.
     """
-    try:
-        async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = {max(1, round(lock_timeout * 1000))}")
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-            applied = await applied_version(connection)
-            for step in migrations():
-                if step.version > applied:
-                    await connection.execute(step.sql)
-            return max(applied, latest_version())
-    except asyncpg.LockNotAvailableError as error:
-        raise Unavailable(f"the tables were locked by somebody else for {lock_timeout:g} s") from error
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise SettingsError(
-            f"database user: may not create the tables ({error}). Takes a user who owns the schema; "
-            "`quiesce outbox schema show` prints the SQL for somebody else to run"
-        ) from error
+    return await migrating.apply(connection, OUTBOX, lock_timeout)
 
 
 async def require(connection: AnyConnection) -> None:
@@ -53,9 +34,9 @@ async def require(connection: AnyConnection) -> None:
     Raises:
         SchemaMissing: they are not. The message names the command.
     """
-    version = await applied_version(connection)
-    if version < latest_version():
-        raise missing(f"its version is {version}, this package needs {latest_version()}" if version else "")
+    detail = await migrating.behind(connection, OUTBOX)
+    if detail is not None:
+        raise missing(detail)
 
 
 def missing(detail: str = "") -> SchemaMissing:

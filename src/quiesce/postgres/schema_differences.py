@@ -11,9 +11,11 @@ from typing import Any
 
 import asyncpg
 
-from quiesce.errors import SettingsError
-from quiesce.outbox.schema_steps import TABLES as TABLES
-from quiesce.postgres import schema
+from quiesce.errors import SchemaMissing, SettingsError
+from quiesce.inbox.schema_steps import INBOX
+from quiesce.migrations import Tables
+from quiesce.outbox.schema_steps import OUTBOX
+from quiesce.postgres import inbox_schema, migrating, schema
 from quiesce.postgres.driver import AnyConnection
 from quiesce.postgres.operating import short_transaction
 
@@ -63,7 +65,7 @@ SELECT format('function %s(%s)', p.proname, pg_get_function_arguments(p.oid)) AS
     format_type(p.prorettype, NULL), CASE p.provolatile WHEN 'i' THEN 'IMMUTABLE' ELSE 'not immutable' END,
     CASE WHEN p.proisstrict THEN 'STRICT' END, coalesce(pg_get_function_sqlbody(p.oid), p.prosrc)
 ) AS is, false AS blocks
-FROM pg_proc AS p WHERE p.pronamespace = $1::text::regnamespace AND p.proname = 'outbox_lane'
+FROM pg_proc AS p WHERE p.pronamespace = $1::text::regnamespace AND p.proname = ANY ($2)
 """
 _TRIGGERS = """
 SELECT format('trigger %s on %s', t.tgname, c.relname) AS name, 'a trigger' AS is, true AS blocks
@@ -77,20 +79,20 @@ Described = Mapping[str, tuple[str, bool]]
 """What each part is, and whether it is in the way of writers or relays where it should not be."""
 
 
-async def differences(connection: AnyConnection) -> list[str]:
-    """One line a difference; empty where the tables are as they should be.
+async def differences(connection: AnyConnection, tables: Tables = OUTBOX) -> list[str]:
+    """One line a difference; empty where the tables of one part are as they should be.
 
     Raises:
         SchemaMissing: there are no tables at all.
         SettingsError: the user may not create a schema in this database, for a moment.
     """
-    found = await connection.fetchval("SELECT to_regclass('outbox_event')::oid")
+    found = await connection.fetchval("SELECT to_regclass($1)::oid", tables.main)
     if found is None:
-        raise schema.missing()
+        raise _missing(tables)
     place: str = await connection.fetchval(_WHERE, found)
-    told = await _versions(connection)
-    actual = await _describe(connection, place)
-    expected = await _expected(connection)
+    told = await _versions(connection, tables)
+    actual = await _describe(connection, tables, place)
+    expected = await _expected(connection, tables)
     for name, (should, _) in sorted(expected.items()):
         if name not in actual:
             told.append(f"{name}: missing, should be: {should}")
@@ -98,27 +100,31 @@ async def differences(connection: AnyConnection) -> list[str]:
             told.append(f"{name}: is: {actual[name][0]}; should be: {should}")
     for name, (there, blocks) in sorted(actual.items()):
         if name not in expected and blocks:
-            told.append(f"{name}: should not be there ({there}): it may refuse what writers or relays write")
+            told.append(f"{name}: should not be there ({there}): it may refuse what has to be written")
     return told
 
 
-async def _versions(connection: AnyConnection) -> list[str]:
-    applied = await schema.applied_version(connection)
-    wanted = schema.latest_version()
+def _missing(tables: Tables) -> SchemaMissing:
+    return inbox_schema.missing() if tables is INBOX else schema.missing()
+
+
+async def _versions(connection: AnyConnection, tables: Tables) -> list[str]:
+    applied = await migrating.applied_version(connection, tables)
+    wanted = tables.latest_version()
     if applied < wanted:
-        return [f"version {applied}: this package brings {wanted}. Run: quiesce outbox schema apply"]
+        return [f"version {applied}: this package brings {wanted}. Run: {tables.apply_command}"]
     return []
 
 
-async def _expected(connection: AnyConnection) -> Described:
+async def _expected(connection: AnyConnection, tables: Tables) -> Described:
     scratch = f"quiesce_validate_{secrets.token_hex(4)}"
     transaction = connection.transaction()
     await transaction.start()
     try:
         await connection.execute(f"CREATE SCHEMA {scratch}")
         await connection.execute(f"SET LOCAL search_path = {scratch}; SET LOCAL client_min_messages = warning")
-        await connection.execute(schema.show())
-        return await _describe(connection, scratch)
+        await connection.execute(tables.show())
+        return await _describe(connection, tables, scratch)
     except asyncpg.InsufficientPrivilegeError as error:
         raise SettingsError(
             f"database user: may not create a schema, in which the tables are made for comparison and thrown away "
@@ -128,13 +134,13 @@ async def _expected(connection: AnyConnection) -> Described:
         await transaction.rollback()
 
 
-async def _describe(connection: AnyConnection, place: str) -> Described:
+async def _describe(connection: AnyConnection, tables: Tables, place: str) -> Described:
     quoted = await connection.fetchval("SELECT quote_ident($1)", place)
     rows: list[Any] = []
     async with short_transaction(connection):
         # What is in the search path is told without its schema, so both are told alike.
         await connection.execute(f"SET LOCAL search_path = {quoted}")
         for query in _WITH_TABLES:
-            rows += await connection.fetch(query, quoted, list(TABLES))
-        rows += await connection.fetch(_FUNCTIONS, quoted)
+            rows += await connection.fetch(query, quoted, list(tables.names))
+        rows += await connection.fetch(_FUNCTIONS, quoted, list(tables.functions))
     return {row["name"]: (" ".join(row["is"].split()).replace(f"{quoted}.", ""), row["blocks"]) for row in rows}

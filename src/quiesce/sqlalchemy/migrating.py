@@ -1,5 +1,5 @@
-"""The outbox's tables, made by a migration of the service's own: by Alembic, or by anything with a SQLAlchemy
-connection.
+"""The tables of outbox and inbox, made by a migration of the service's own: by Alembic, or by anything with a
+SQLAlchemy connection.
 """
 
 import importlib
@@ -12,11 +12,16 @@ from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.exc import DBAPIError
 
 from quiesce.errors import QuiesceError, SettingsError, Unavailable
-from quiesce.outbox.schema_steps import DROP, LOCK, TABLES, Migration, latest_version, migrations
+from quiesce.inbox.schema_steps import INBOX
+from quiesce.migrations import LOCK, Migration, Tables
+from quiesce.outbox.schema_steps import OUTBOX
 from quiesce.sqlalchemy.enqueue import commits_by_itself
 
-OUTBOX_TABLES = frozenset(TABLES)
+OUTBOX_TABLES = frozenset(OUTBOX.names)
 """For Alembic's `include_name`: autogenerate would propose to drop them, as no model of the service's names them."""
+
+INBOX_TABLES = frozenset(INBOX.names)
+"""The same for the inbox."""
 
 _LOCK_TIMEOUT = "SELECT set_config('lock_timeout', :value, true)"
 _WITHOUT_PARAMETERS = {"no_parameters": True}
@@ -38,16 +43,14 @@ def apply_outbox_schema(
             AUTOCOMMIT, so that the steps would not be one transaction.
         Unavailable: another process, or a statement on the tables, held a lock for longer.
     """
-    steps = _steps(to)
-    if isinstance(connection, MockConnection):
-        _write_script("\n".join(step.sql for step in steps))
-        return steps[-1].version
-    with _alone(connection, lock_timeout):
-        applied = _applied(connection)
-        for step in steps:
-            if step.version > applied:
-                _run(connection, *step.statements())
-    return max(applied, steps[-1].version)
+    return _apply(connection, OUTBOX, to, lock_timeout)
+
+
+def apply_inbox_schema(
+    connection: Connection | MockConnection, *, to: int | None = None, lock_timeout: float = 30.0
+) -> int:
+    """The same for the inbox's tables, which have steps and versions of their own. See `apply_outbox_schema`."""
+    return _apply(connection, INBOX, to, lock_timeout)
 
 
 def drop_outbox_schema(
@@ -69,28 +72,73 @@ def drop_outbox_schema(
                 "drop_outbox_schema: a script cannot look whether events would be lost. Takes a connection, or "
                 "discard_events=True"
             )
-        _write_script(";\n".join(DROP) + ";")
+        _write_script(";\n".join(OUTBOX.drop) + ";")
         return
     with _alone(connection, lock_timeout):
-        for table in ("outbox_event", "outbox_parked"):
-            if discard_events or not _ask(connection, f"SELECT to_regclass('{table}') IS NOT NULL"):
-                continue
-            # Nobody writes between the look and the end of it all.
-            _run(connection, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-            if _ask(connection, f"SELECT EXISTS (SELECT FROM {table})"):  # noqa: S608 - a name of our own
+        for table in () if discard_events else ("outbox_event", "outbox_parked"):
+            if _holds_rows(connection, table):
                 raise SettingsError(
                     f"drop_outbox_schema: {table} is not empty, and its events would be lost. Let the relay publish "
                     "them and prune, or pass discard_events=True"
                 )
-        _run(connection, *DROP)
+        _run(connection, *OUTBOX.drop)
 
 
-def _steps(to: int | None) -> list[Migration]:
-    wanted = latest_version() if to is None else to
-    steps = [step for step in migrations() if step.version <= wanted]
+def drop_inbox_schema(
+    connection: Connection | MockConnection, *, discard_marks: bool = False, lock_timeout: float = 30.0
+) -> None:
+    """Drops the inbox's tables, for `downgrade()`. Refuses while they hold a mark or a key.
+
+    `discard_marks`: drops them with whatever is in them; what comes again afterwards is handled, or charged, twice.
+
+    Raises:
+        SettingsError, Unavailable: as `drop_outbox_schema`.
+    """
+    if isinstance(connection, MockConnection):
+        if not discard_marks:
+            raise SettingsError(
+                "drop_inbox_schema: a script cannot look whether marks would be lost. Takes a connection, or "
+                "discard_marks=True"
+            )
+        _write_script(";\n".join(INBOX.drop) + ";")
+        return
+    with _alone(connection, lock_timeout):
+        for table in () if discard_marks else ("inbox_entry", "idempotency_key"):
+            if _holds_rows(connection, table):
+                raise SettingsError(
+                    f"drop_inbox_schema: {table} is not empty; without it what comes again would be done twice. Prune "
+                    "it when nothing can come again, or pass discard_marks=True"
+                )
+        _run(connection, *INBOX.drop)
+
+
+def _apply(connection: Connection | MockConnection, tables: Tables, to: int | None, lock_timeout: float) -> int:
+    steps = _steps(tables, to)
+    if isinstance(connection, MockConnection):
+        _write_script("\n".join(step.sql for step in steps))
+        return steps[-1].version
+    with _alone(connection, lock_timeout):
+        applied = _applied(connection, tables)
+        for step in steps:
+            if step.version > applied:
+                _run(connection, *step.statements())
+    return max(applied, steps[-1].version)
+
+
+def _steps(tables: Tables, to: int | None) -> list[Migration]:
+    wanted = tables.latest_version() if to is None else to
+    steps = [step for step in tables.migrations() if step.version <= wanted]
     if not steps or steps[-1].version != wanted:
-        raise SettingsError(f"to: got {to}, takes a version from 1 to {latest_version()}")
+        raise SettingsError(f"to: got {to}, takes a version from 1 to {tables.latest_version()}")
     return steps
+
+
+def _holds_rows(connection: Connection, table: str) -> bool:
+    if not _ask(connection, f"SELECT to_regclass('{table}') IS NOT NULL"):
+        return False
+    # Nobody writes between the look and the end of it all.
+    _run(connection, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+    return bool(_ask(connection, f"SELECT EXISTS (SELECT FROM {table})"))  # noqa: S608 - a name of our own
 
 
 def _write_script(sql: str) -> None:
@@ -127,10 +175,10 @@ def _alone(connection: Connection, lock_timeout: float) -> Iterator[None]:
         raise meaning from error
 
 
-def _applied(connection: Connection) -> int:
-    if _ask(connection, "SELECT to_regclass('quiesce_schema') IS NULL"):
+def _applied(connection: Connection, tables: Tables) -> int:
+    if _ask(connection, f"SELECT to_regclass('{tables.versions}') IS NULL"):
         return 0
-    return int(_ask(connection, "SELECT coalesce(max(version), 0) FROM quiesce_schema"))
+    return int(_ask(connection, f"SELECT coalesce(max(version), 0) FROM {tables.versions}"))  # noqa: S608 - ours
 
 
 def _ask(connection: Connection, sql: str) -> Any:

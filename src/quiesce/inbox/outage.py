@@ -1,0 +1,39 @@
+"""Which of PostgreSQL's errors are no fault of a record, whatever the driver that brings them."""
+
+from quiesce.errors import TransactionConflict, Unavailable
+
+# 57P01 to 57P03: it shuts down, has crashed, starts up. 57P05: it ended an idle session. 25006: it became a standby.
+_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25006"})
+# 08: the connection. 53: no connection, no disk, no memory left.
+_CLASSES = ("08", "53")
+_CONFLICTS = frozenset({"40001", "40P01"})
+
+
+def says_away(error: BaseException) -> bool:
+    """Whether the error's SQLSTATE is one of an outage. A statement's time limit is none: it belongs to what the
+    statement was about."""
+    state = _state(error)
+    return state in _STATES or state.startswith(_CLASSES)
+
+
+def meaning_of(error: BaseException, *, lost: bool = False) -> Unavailable | None:
+    """What a consumer is told, so that it holds what it has and counts no attempt; None for an error that is the
+    handler's own. `lost`: the connection is known to be gone.
+    """
+    if _state(error) in _CONFLICTS:
+        return TransactionConflict(f"another transaction was in the way: {_told(error)}")
+    return away(error) if lost or says_away(error) else None
+
+
+def away(error: BaseException) -> Unavailable:
+    """For an error that is known to be one of an outage."""
+    return Unavailable(f"the database went away, or has no room: {_told(error)}")
+
+
+def _state(error: BaseException) -> str:
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    return state if isinstance(state, str) else ""
+
+
+def _told(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

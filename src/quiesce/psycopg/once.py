@@ -1,0 +1,77 @@
+"""Handlers whose effect is there once, on connections of psycopg's pool."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from quiesce.errors import SettingsError
+from quiesce.inbox.event_id import event_id_of
+from quiesce.inbox.once import EventId, Once, once_each
+from quiesce.inbox.once import once_batch as once_in_batches
+from quiesce.inbox.outage import away, meaning_of
+from quiesce.psycopg.inbox import inbox_entry, mark_entries_async
+
+_AnyPool = AsyncConnectionPool[Any]
+
+
+def once(
+    pool: _AnyPool, consumer: str, handler: Callable[..., Awaitable[object]], *, event_id: EventId = event_id_of
+) -> Once:
+    """A handler for `Consumer` that calls `handler(record, connection, *args)` for each event that is new.
+
+    The connection comes from `pool`, with a transaction in which the event is marked as handled; what the handler
+    writes through it is committed with the mark, or not at all. A duplicate is answered without the handler.
+
+    While the database is away it raises `Unavailable`, so that the consumer holds the record and counts no attempt.
+
+    Args:
+        consumer: who handles; see `inbox_entry`. It must stay the same for ever.
+        event_id: finds the id of a record; by default in its header `id`, where the outbox's relay writes it.
+
+    Raises:
+        SettingsError: the consumer has no name, or `pool` is no `AsyncConnectionPool`.
+    """
+    return once_each(_transactions(pool), _mark, consumer, handler, event_id)
+
+
+def once_batch(
+    pool: _AnyPool, consumer: str, handler: Callable[..., Awaitable[object]], *, event_id: EventId = event_id_of
+) -> Once:
+    """A batch handler that calls `handler(records, connection, *args)` with the records whose events are new.
+
+    They are in their order; of an event that came twice the first one is there. All of them are marked by one
+    statement. Nothing is called where none is new. For everything else see `once`.
+    """
+    return once_in_batches(_transactions(pool), mark_entries_async, consumer, handler, event_id)
+
+
+async def _mark(connection: psycopg.AsyncConnection[Any], consumer: str, event_id: str) -> bool:
+    return await inbox_entry(connection, consumer, event_id)
+
+
+def _transactions(pool: _AnyPool) -> "partial[Any]":
+    if not isinstance(pool, AsyncConnectionPool):
+        raise SettingsError(f"inbox: pool: got {type(pool).__name__}, takes psycopg's AsyncConnectionPool")
+    return partial(_transaction, pool)
+
+
+@asynccontextmanager
+async def _transaction(pool: _AnyPool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
+    """A transaction on a connection of the pool. What an outage raises becomes `Unavailable`; the handler's own errors
+    pass, among them those of other servers."""
+    connection: psycopg.AsyncConnection[Any] | None = None
+    try:
+        async with pool.connection() as connection, connection.transaction():
+            yield connection
+    except PoolTimeout as error:
+        if connection is None:
+            raise away(error) from error
+        raise
+    except Exception as error:
+        if connection is None or (meaning := meaning_of(error, lost=connection.closed)) is None:
+            raise
+        raise meaning from error

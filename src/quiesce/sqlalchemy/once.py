@@ -1,0 +1,94 @@
+"""Handlers whose effect is there once, on connections of SQLAlchemy's engine, or on sessions."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+
+from quiesce.errors import SettingsError, Unavailable
+from quiesce.inbox.event_id import event_id_of
+from quiesce.inbox.once import EventId, Once, once_each
+from quiesce.inbox.once import once_batch as once_in_batches
+from quiesce.inbox.outage import away, meaning_of
+from quiesce.sqlalchemy.enqueue import Async
+from quiesce.sqlalchemy.inbox import inbox_entry, mark_entries_async
+
+Database = AsyncEngine | async_sessionmaker[Any]
+
+
+def once(
+    db: Database, consumer: str, handler: Callable[..., Awaitable[object]], *, event_id: EventId = event_id_of
+) -> Once:
+    """A handler for `Consumer` that calls `handler(record, connection, *args)` for each event that is new.
+
+    `db` is an `AsyncEngine`, or an `async_sessionmaker`, and then the handler gets a session. A transaction is open on
+    it, in which the event is marked as handled; what the handler writes is committed with the mark, or not at all. A
+    duplicate is answered without the handler.
+
+    While the database is away it raises `Unavailable`, so that the consumer holds the record and counts no attempt.
+
+    Args:
+        consumer: who handles; see `inbox_entry`. It must stay the same for ever.
+        event_id: finds the id of a record; by default in its header `id`, where the outbox's relay writes it.
+
+    Raises:
+        SettingsError: the consumer has no name, or `db` is something else.
+    """
+    return once_each(_transactions(db), _mark, consumer, handler, event_id)
+
+
+def once_batch(
+    db: Database, consumer: str, handler: Callable[..., Awaitable[object]], *, event_id: EventId = event_id_of
+) -> Once:
+    """A batch handler that calls `handler(records, connection, *args)` with the records whose events are new.
+
+    They are in their order; of an event that came twice the first one is there. All of them are marked by one
+    statement. Nothing is called where none is new. For everything else see `once`.
+    """
+    return once_in_batches(_transactions(db), mark_entries_async, consumer, handler, event_id)
+
+
+async def _mark(where: Async, consumer: str, event_id: str) -> bool:
+    return await inbox_entry(where, consumer, event_id)
+
+
+def _transactions(db: Database) -> "partial[Any]":
+    given: object = db
+    if not isinstance(given, AsyncEngine | async_sessionmaker):
+        raise SettingsError(f"inbox: db: got {type(given).__name__}, takes an AsyncEngine or an async_sessionmaker")
+    return partial(_transaction, db)
+
+
+@asynccontextmanager
+async def _transaction(db: Database) -> AsyncIterator[Async]:
+    """A transaction on a connection of the engine, or in a session. What an outage raises becomes `Unavailable`; the
+    handler's own errors pass, among them those of other servers."""
+    began = False
+    try:
+        async with db.begin() as where:
+            if isinstance(db, async_sessionmaker):
+                # A session connects with its first statement; a failure to do so must not look like the handler's.
+                await where.connection()
+            began = True
+            yield where
+    except Exception as error:
+        meaning = _meaning(error) if began or not _cannot_connect(error) else away(error)
+        if meaning is None:
+            raise
+        raise meaning from error
+
+
+def _meaning(error: Exception) -> Unavailable | None:
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return meaning_of(error.orig, lost=error.connection_invalidated)
+    return meaning_of(error)
+
+
+def _cannot_connect(error: Exception) -> bool:
+    # psycopg gives no code while it connects; asyncpg's errors of the network come as they are.
+    bare = isinstance(error, DBAPIError) and not getattr(error.orig, "sqlstate", None)
+    return bare or isinstance(error, OSError | PoolTimeout)
