@@ -10,8 +10,8 @@ pytest_plugins = ["quiesce_pytest", "outbox_databases", "lane_members", "pgbounc
 
 @pytest.fixture(scope="session")
 def database_template_sql() -> list[str]:
-    """Every test's database has the outbox's tables and those of the order service."""
+    """Every test's database has the tables of the outbox, of the inbox and of the order service."""
     from quiesce.examples.order_service.schema import TABLES
-    from quiesce.postgres import schema
+    from quiesce.postgres import inbox_schema, schema
 
-    return [schema.show(), TABLES]
+    return [schema.show(), inbox_schema.show(), TABLES]

@@ -48,6 +48,10 @@ class Unavailable(QuiesceError):
     retryable = True
 
 
+class TransactionConflict(Unavailable):
+    """Another transaction was in the way: a serialization failure, or a deadlock. It may be tried again at once."""
+
+
 class EnqueueError(QuiesceError, ValueError):
     """An event was refused when it was enqueued, where the caller can still act.
 
@@ -88,3 +92,47 @@ class PublisherDiscarded(QuiesceError):
 
 class CommitRefused(QuiesceError):
     """Offsets were offered under an assignment that is over. Another consumer owns the partitions now."""
+
+
+class SetAsideRefused(QuiesceError):
+    """A record can neither be handled nor be set aside, as the settings are. The message names the record and why."""
+
+
+class KeyRefused(QuiesceError, ValueError):
+    """The header `Idempotency-Key` of a request holds no key. The message says what it takes."""
+
+
+class KeyLost(QuiesceError):
+    """The claim on an idempotency key is over: another attempt took it after its lease, or its connection was lost.
+
+    What the handler wrote in the transaction of the claim is rolled back.
+    """
+
+    retryable = True
+
+
+class InboxRefused(QuiesceError, ValueError):
+    """A mark in the inbox was refused where the caller can still act. Nothing was sent to the database."""
+
+
+class BadEventId(InboxRefused):
+    """A record has no event id that an inbox could tell it by: missing, empty, too long, or no text."""
+
+    reason_code = "no_event_id"
+    """How a consumer treats it: as bad input, by the policy for this code."""
+
+
+class RecordFailed(QuiesceError):
+    """A batch handler says by it which record failed: `raise RecordFailed(record) from error`."""
+
+    def __init__(self, record: object) -> None:
+        super().__init__(str(record))
+        self.record = record
+
+
+class BadRecord(QuiesceError):
+    """A record that no handler can take, where the policy for it is to stop. The message names the record and why."""
+
+
+class HandlerStuck(QuiesceError):
+    """A handler was cancelled and did not end, so nobody knows what it will still do: the process has to."""

@@ -6,7 +6,8 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from quiesce.inbox.events import AssignmentChanged, BatchHandled, CommitLate
+from quiesce.inbox import events as consumed
+from quiesce.inbox.events import AssignmentChanged, BatchHandled, CommitLate, PositionReset
 from quiesce.lifecycle import events as ev
 from quiesce.lifecycle.phases import Phase
 from quiesce.outbox import events as outbox
@@ -107,6 +108,45 @@ class PrometheusMetrics:
             registry=registry,
         )
         self.partitions = Gauge("consumer_partitions", "Partitions assigned now.", ["consumer"], registry=registry)
+        self.assignment = Gauge(
+            "consumer_assignment", "The number of the assignment: it grows.", ["consumer"], registry=registry
+        )
+        self.lost = Counter(
+            "consumer_assignments_lost",
+            "Times that the group had gone on without this member.",
+            ["consumer"],
+            registry=registry,
+        )
+        self.resets = Counter(
+            "consumer_position_resets",
+            "Partitions that are read from elsewhere than the group had got to.",
+            ["consumer", "topic", "reason"],
+            registry=registry,
+        )
+        self.failures = Counter(
+            "consumer_handler_failures",
+            "Handlers that raised: an attempt, or an outage, which is none.",
+            ["consumer", "topic", "kind"],
+            registry=registry,
+        )
+        self.set_aside = Counter(
+            "consumer_set_aside_records", "Records given up.", ["consumer", "topic", "reason"], registry=registry
+        )
+        self.skipped = Counter(
+            "consumer_skipped_records", "Bad input passed over.", ["consumer", "topic", "reason"], registry=registry
+        )
+        self.duplicates = Counter(
+            "consumer_duplicate_records", "Records that an inbox knew.", ["consumer"], registry=registry
+        )
+        self.postponed = Counter(
+            "consumer_postponed_records", "Records put off to a topic.", ["consumer", "topic"], registry=registry
+        )
+        self.window = Gauge(
+            "consumer_window_records", "Records in hand, by what of them.", ["consumer", "what"], registry=registry
+        )
+        self.waiting_keys = Gauge(
+            "consumer_waiting_keys", "Keys that wait for a next try.", ["consumer"], registry=registry
+        )
         for phase in Phase:
             self.phase.labels(phase.value).set(0)
 
@@ -128,8 +168,26 @@ class PrometheusMetrics:
                 self.records.labels(consumer).inc(records)
             case CommitLate(consumer=consumer, records=records):
                 self.late.labels(consumer).inc(records)
-            case AssignmentChanged(consumer=consumer, partitions=partitions):
+            case AssignmentChanged(consumer=consumer, partitions=partitions, assignment=number, lost=lost):
                 self.partitions.labels(consumer).set(partitions)
+                self.assignment.labels(consumer).set(number)
+                self.lost.labels(consumer).inc(lost)
+            case PositionReset(consumer=consumer, topic=topic, from_offset=origin):
+                self.resets.labels(consumer, topic, "no_offset" if origin is None else "out_of_range").inc()
+            case consumed.HandlerFailed(consumer=consumer, topic=topic, outage=outage):
+                self.failures.labels(consumer, topic, "outage" if outage else "attempt").inc()
+            case consumed.RecordSetAside(consumer=consumer, topic=topic, reason=reason):
+                self.set_aside.labels(consumer, topic, reason).inc()
+            case consumed.RecordSkipped(consumer=consumer, topic=topic, reason=reason):
+                self.skipped.labels(consumer, topic, reason).inc()
+            case consumed.DuplicatesAnswered(consumer=consumer, records=records):
+                self.duplicates.labels(consumer).inc(records)
+            case consumed.RecordPostponed(consumer=consumer, topic=topic):
+                self.postponed.labels(consumer, topic).inc()
+            case consumed.WindowMeasured(consumer=consumer, left=left, waiting_keys=keys, ahead=ahead):
+                self.window.labels(consumer, "left").set(left)
+                self.window.labels(consumer, "ahead").set(ahead)
+                self.waiting_keys.labels(consumer).set(keys)
             case outbox.OutageBegan(relay=relay, what=what):
                 self.outage.labels(relay, what).set(1)
             case outbox.OutageEnded(relay=relay, what=what):

@@ -86,3 +86,6 @@ def wait_until(holds: Callable[[], bool], what: str, bound: float = 10.0) -> Non
 
 QUICK_GROUP = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 100}
 """Members hear of a rebalance with a heartbeat."""
+
+NEW_PROTOCOL = {"group.protocol": "consumer"}
+"""KIP-848: the broker assigns, and decides about sessions and heartbeats."""

@@ -12,6 +12,8 @@ from typing import Self
 import confluent_kafka
 
 PRODUCE = 0
+OFFSET_COMMIT = 8
+OFFSET_FETCH = 9
 INIT_PRODUCER_ID = 22
 _PRODUCER = 0
 
@@ -57,6 +59,7 @@ def _library() -> ctypes.CDLL:
     library.rd_kafka_mock_topic_set_error.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
     library.rd_kafka_mock_set_apiversion.argtypes = [ctypes.c_void_p, ctypes.c_int16, ctypes.c_int16, ctypes.c_int16]
     library.rd_kafka_mock_broker_set_rtt.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int]
+    library.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [ctypes.c_void_p, ctypes.c_int32]
     library.rd_kafka_mock_partition_set_leader.argtypes = [
         ctypes.c_void_p,
         ctypes.c_char_p,
@@ -75,6 +78,8 @@ class MockCluster:
         self._library.rd_kafka_conf_set(config, b"log_level", b"0", None, 0)
         self._client = self._library.rd_kafka_new(_PRODUCER, config, None, 0)
         self._cluster = self._library.rd_kafka_mock_cluster_new(self._client, brokers)
+        # Else the first member of a group waits 3 s for others.
+        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 100)
 
     @property
     def bootstrap(self) -> str:

@@ -10,7 +10,7 @@ import pytest
 from quiesce.errors import QuiesceError
 from quiesce.kafka import KafkaPublisher
 from quiesce.lifecycle.deadline import Deadline
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import PlainEvent
 from quiesce.outbox.outcome import DISPATCHED, Outcome, Retry
 from quiesce.testing.kafka import LocalKafka
 
@@ -32,7 +32,7 @@ def login(broker: LocalKafka, user: str, password: str) -> dict[str, str]:
 async def publish_one(settings: dict[str, str], topic: str) -> Outcome:
     publisher = await KafkaPublisher(settings).open()
     try:
-        event = ClaimedEvent(1, uuid4(), "k", topic, "Counted", b"1", {})
+        event = PlainEvent(1, uuid4(), "k", topic, "Counted", b"1", {})
         return (await publisher.publish([event]))[event.id]
     finally:
         await publisher.close(Deadline(time.monotonic() + 2))
@@ -68,7 +68,7 @@ async def test_O24_a_missing_right_stops_no_other_topic_and_counts_once_it_is_gr
     publisher = await KafkaPublisher(login(broker, "writer", USERS["writer"])).open()
 
     async def publish(*topics: str) -> list[Outcome]:
-        events = [ClaimedEvent(1, uuid4(), "k", topic, "Counted", b"1", {}) for topic in topics]
+        events = [PlainEvent(1, uuid4(), "k", topic, "Counted", b"1", {}) for topic in topics]
         async with asyncio.timeout(20):
             answers = await publisher.publish(events)
             if len(answers) < len(events):

@@ -4,8 +4,15 @@ import pytest
 
 from quiesce.errors import SettingsError
 from quiesce.kafka import KafkaPublisher, KafkaSource
-from quiesce.kafka.settings import consumer_settings, given_settings, producer_settings
+from quiesce.kafka.consumer_settings import MemberSettings, member_settings
+from quiesce.kafka.positions import Start
+from quiesce.kafka.settings import given_settings, producer_settings
 from quiesce.lifecycle.phases import Part
+
+
+def of_member(given: dict[str, object]) -> MemberSettings:
+    address = {"bootstrap.servers": "localhost:1"}
+    return member_settings(address | given, "g", read_ahead=1, read_ahead_bytes=1, revoke_bound=5.0)
 
 
 @pytest.mark.parametrize(
@@ -91,11 +98,15 @@ def test_the_promises_are_what_librdkafka_is_given() -> None:
     # An alias that says the same must not come behind ours and win.
     aliases = producer_settings({"request.required.acks": "all", "delivery.timeout.ms": 0})
     assert not {"request.required.acks", "delivery.timeout.ms"} & aliases.keys()
-    consumer = consumer_settings({"bootstrap.servers": "localhost:1"}, "g")
-    assert consumer["enable.auto.commit"] is False
-    assert consumer["enable.auto.offset.store"] is False
-    assert consumer["auto.offset.reset"] == "earliest"
-    assert consumer["group.id"] == "g"
+    consumer = of_member({})
+    assert consumer.client["enable.auto.commit"] is False
+    assert consumer.client["enable.auto.offset.store"] is False
+    assert consumer.client["partition.assignment.strategy"] == "cooperative-sticky"
+    assert consumer.client["group.id"] == "g"
+    assert consumer.cooperative
+    # It is told to stop where an offset lacks, so that we see it.
+    assert consumer.client["auto.offset.reset"] == "error"
+    assert consumer.start is Start.EARLIEST
 
 
 @pytest.mark.parametrize("nothing", ["", "  ", {}, {"bootstrap.servers": None}, {"client.id": "x"}])
@@ -121,6 +132,12 @@ def test_group_topics_and_bounds_are_checked() -> None:
         KafkaSource("localhost:1", group="g")
     with pytest.raises(SettingsError, match="revoke_bound"):
         KafkaSource("localhost:1", "t", group="g", settings={"max.poll.interval.ms": 5000})
+    with pytest.raises(SettingsError, match="revoke_bound"):
+        KafkaSource("localhost:1", "t", group="g", revoke_bound=-1)
+    with pytest.raises(SettingsError, match="max_poll_records"):
+        KafkaSource("localhost:1", "t", group="g", max_poll_records=0)
+    with pytest.raises(SettingsError, match="max_poll_bytes"):
+        KafkaSource("localhost:1", "t", group="g", max_poll_bytes=0)
 
 
 @pytest.mark.parametrize("secret", ["sasl.password", "ssl.key.password", "ssl.key.pem"])
@@ -153,3 +170,58 @@ def test_names_tell_what_is_closed() -> None:
     source = KafkaSource("localhost:1", "t", group="billing")
     assert "billing" in source.name
     assert source.part is Part.PRODUCERS
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("session.timeout.ms", 6000),
+        ("heartbeat.interval.ms", 100),
+        ("partition.assignment.strategy", "cooperative-sticky"),
+        ("group.protocol.type", "consumer"),
+    ],
+)
+def test_what_the_broker_decides_is_refused_with_a_word_where_to_set_it(setting: str, value: object) -> None:
+    of_member({setting: value})
+    with pytest.raises(SettingsError, match=setting) as refused:
+        of_member({setting: value, "group.protocol": "consumer"})
+    assert "group.protocol=consumer" in str(refused.value)
+    assert "use " in str(refused.value)
+
+
+def test_where_the_broker_assigns_no_strategy_is_given() -> None:
+    found = of_member({"group.protocol": "consumer", "group.remote.assignor": "range"})
+    assert "partition.assignment.strategy" not in found.client
+    assert found.cooperative
+    assert found.session is None
+
+
+def test_an_eager_strategy_is_taken() -> None:
+    assert not of_member({"partition.assignment.strategy": "range,roundrobin"}).cooperative
+
+
+@pytest.mark.parametrize(
+    ("got", "start"),
+    [("earliest", Start.EARLIEST), ("latest", Start.LATEST), ("end", Start.LATEST), ("error", Start.REFUSE)],
+)
+def test_where_to_begin_is_ours_to_decide(got: str, start: Start) -> None:
+    found = of_member({"auto.offset.reset": got})
+    assert found.start is start
+    assert found.client["auto.offset.reset"] == "error"
+
+
+def test_where_to_begin_takes_known_words_only() -> None:
+    with pytest.raises(SettingsError, match=r"auto\.offset\.reset.*'sometimes'.*earliest"):
+        of_member({"auto.offset.reset": "sometimes"})
+
+
+def test_a_static_member_is_known_with_its_session() -> None:
+    found = of_member({"group.instance.id": "orders-1", "session.timeout.ms": "9000"})
+    assert (found.instance, found.session) == ("orders-1", 9.0)
+    assert of_member({}).instance is None
+
+
+def test_a_commit_that_hangs_and_a_revoke_that_waits_fit_into_the_poll_interval() -> None:
+    assert of_member({}).client["socket.timeout.ms"] == 10_000
+    assert of_member({"max.poll.interval.ms": 15_000}).client["socket.timeout.ms"] == 5_000
+    assert of_member({"socket.timeout.ms": 60_000}).client["socket.timeout.ms"] == 60_000

@@ -19,11 +19,11 @@ from quiesce.testing.kafka import LocalKafka
 from quiesce_pytest import MakeTopic
 
 ON_EDGE = {
-    "session.timeout.ms": 1000,
+    "session.timeout.ms": 2000,
     "heartbeat.interval.ms": 100,
-    "max.poll.interval.ms": 1200,
+    "max.poll.interval.ms": 2200,
 }
-"""A member that does not poll for 1.2 s is thrown out."""
+"""A member that does not poll for 2.2 s is thrown out."""
 
 
 async def fetch_until_told(source: KafkaSource) -> None:
@@ -46,7 +46,7 @@ async def test_no_broker_is_told_within_its_bound_and_leaves_nothing(monkeypatch
         assert not (await source.close(within(1))).forced
 
 
-async def test_a_handler_slower_than_the_poll_interval_is_not_thrown_out(
+async def test_K18_a_handler_slower_than_the_poll_interval_is_not_thrown_out(
     kafka: str, topic: MakeTopic, group: str
 ) -> None:
     name = topic(partitions=1)
@@ -54,30 +54,39 @@ async def test_a_handler_slower_than_the_poll_interval_is_not_thrown_out(
     await asyncio.to_thread(append, kafka, name, numbered(100))
     batch = await next_batch(source, 10)
     # Records wait behind it, so the partition is paused, and is polled all the same.
-    await asyncio.sleep(3 * ON_EDGE["max.poll.interval.ms"] / 1000)
+    await asyncio.sleep(2 * ON_EDGE["max.poll.interval.ms"] / 1000)
     assert 0 < source.read_ahead <= 11, "back-pressure does not reach the client"
     await source.commit(offsets(batch.records), batch.assignment, within(5))
     source.done(batch.assignment)
-    rest = await handle(source, 90, limit=10)
+    rest = await handle(source, 100 - len(batch.records), limit=10)
     assert values([*batch.records, *rest], 0) == numbered(100), "the pause lost or doubled something"
     assert batch.assignment == (await source.fetch(1)).assignment, "it was thrown out and came back"
     await source.close(within(5))
 
 
-async def test_nobody_fetching_does_not_cost_the_membership(kafka: str, topic: MakeTopic, group: str) -> None:
-    """Back-off and drain: no fetch for several intervals."""
-    name = topic(partitions=1)
+async def test_K18_nobody_fetching_costs_no_membership_and_holds_up_no_replacement(
+    kafka: str, topic: MakeTopic, group: str
+) -> None:
+    """Back-off and drain: no fetch for longer than an interval, and the revoke is answered all the same."""
+    name = topic(partitions=2)
     source = await KafkaSource(kafka, name, group=group, revoke_bound=1.0, settings=ON_EDGE).open()
     await asyncio.to_thread(append, kafka, name, numbered(5))
     await handle(source, 5)
     number = (await source.fetch(1)).assignment
-    await asyncio.sleep(2.5 * ON_EDGE["max.poll.interval.ms"] / 1000)
-    assert (await source.fetch(1)).assignment == number
-    assert source.partitions == {TopicPartition(name, 0)}
+    await asyncio.sleep(1.5 * ON_EDGE["max.poll.interval.ms"] / 1000)
+    assert len(source.partitions) == 2
+    assert all(source.ours(number, partition) for partition in source.partitions), "it was thrown out and came back"
+    replacement = await KafkaSource(kafka, name, group=group, revoke_bound=1.0, settings=ON_EDGE).open()
+    async with asyncio.timeout(15):
+        while not (len(replacement.partitions) == len(source.partitions) == 1):
+            await replacement.fetch(1)
+    (kept,) = source.partitions
+    assert source.ours(number, kept)
     await source.close(within(5))
+    await replacement.close(within(5))
 
 
-async def test_a_missing_topic_is_named_and_the_others_flow(
+async def test_K21_a_missing_topic_is_named_and_the_others_flow(
     kafka: str, topic: MakeTopic, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     there, missing = topic(partitions=1), f"missing-{uuid4().hex[:8]}"
@@ -88,7 +97,7 @@ async def test_a_missing_topic_is_named_and_the_others_flow(
     await source.close(within(5))
 
 
-async def test_no_topic_at_all_is_told(kafka: str, group: str) -> None:
+async def test_K21_no_topic_at_all_is_told(kafka: str, group: str) -> None:
     missing = f"missing-{uuid4().hex[:8]}"
     source = await KafkaSource(kafka, missing, group=group, settings=QUICK_GROUP).open()
     with pytest.raises(Unavailable, match=missing):

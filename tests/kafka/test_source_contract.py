@@ -1,11 +1,11 @@
-"""The source's contract, on Apache Kafka and in memory."""
+"""The source's contract, on Apache Kafka in both group protocols, and in memory."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import pytest
-from broker import QUICK_GROUP, append, committed
+from broker import NEW_PROTOCOL, QUICK_GROUP, append, committed
 
 from quiesce.inbox.ports import Source
 from quiesce.inbox.record import TopicPartition
@@ -17,15 +17,16 @@ from quiesce_pytest import MakeTopic
 
 
 class KafkaWorld:
-    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, group: str, settings: Mapping[str, object]) -> None:
         self.topic = topic
+        self._settings = settings
         self._bootstrap = bootstrap
         self._group = group
         self._sources: list[Source] = []
 
     async def source(self, *, revoke_bound: float = 5.0) -> Source:
         source = KafkaSource(
-            self._bootstrap, self.topic, group=self._group, revoke_bound=revoke_bound, settings=QUICK_GROUP
+            self._bootstrap, self.topic, group=self._group, revoke_bound=revoke_bound, settings=self._settings
         )
         self._sources.append(await source.open())
         return source
@@ -56,11 +57,20 @@ class MemoryWorld:
         return self._group.committed
 
 
+MakeWorld = Callable[[Mapping[str, object]], KafkaWorld]
+
+
 @pytest.fixture
-async def world(kafka: str, topic: MakeTopic, group: str) -> AsyncIterator[KafkaWorld]:
-    world = KafkaWorld(kafka, topic(partitions=2), group)
-    yield world
-    await world.close()
+async def world(kafka: str, topic: MakeTopic, group: str) -> AsyncIterator[MakeWorld]:
+    worlds: list[KafkaWorld] = []
+
+    def make(settings: Mapping[str, object]) -> KafkaWorld:
+        worlds.append(KafkaWorld(kafka, topic(partitions=2), group, settings))
+        return worlds[-1]
+
+    yield make
+    for one in worlds:
+        await one.close()
 
 
 def name_of(check: contract.Check) -> str:
@@ -68,8 +78,13 @@ def name_of(check: contract.Check) -> str:
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
-async def test_on_kafka(check: contract.Check, world: KafkaWorld) -> None:
-    await check(world)
+async def test_on_kafka(check: contract.Check, world: MakeWorld) -> None:
+    await check(world(QUICK_GROUP))
+
+
+@pytest.mark.parametrize("check", contract.OF_REBALANCES, ids=name_of)
+async def test_on_kafka_where_the_broker_assigns(check: contract.Check, world: MakeWorld) -> None:
+    await check(world(NEW_PROTOCOL))
 
 
 @pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quiesce.kafka.waiting_keys import WaitingKeys
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, PlainEvent
 from quiesce.outbox.outcome import Dead, Retry
 
 WRONG = Retry("LEADER_NOT_AVAILABLE: gone", counts=False)
 
 
 def event(position: int, key: str = "k", topic: str = "t") -> ClaimedEvent:
-    return ClaimedEvent(position, uuid4(), key, topic, "Happened", b"{}", {})
+    return PlainEvent(position, uuid4(), key, topic, "Happened", b"{}", {})
 
 
 def judged(keys: WaitingKeys, events: list[ClaimedEvent], *wrong: ClaimedEvent) -> list[int]:

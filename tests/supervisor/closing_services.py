@@ -15,7 +15,7 @@ from small_services import say, thing
 
 from quiesce import Budget, Part, Service, Stop, service
 from quiesce.kafka import KafkaPublisher
-from quiesce.outbox import ClaimedEvent, OutboxEvent
+from quiesce.outbox import ClaimedEvent, OutboxEvent, PlainEvent
 from quiesce.postgres import open_pool
 
 SHORT = Budget(grace_period=5, prestop=0, http=0, workers=0.5, producers=1, pools=1, report=1, margin=0.5)
@@ -156,4 +156,4 @@ async def publish(stop: Stop, publisher: KafkaPublisher) -> None:
 
 def event(topic: str, number: int) -> ClaimedEvent:
     made = OutboxEvent(topic, f"k{number}", "Placed")
-    return ClaimedEvent(number, made.id, made.aggregate_id, topic, made.type, b"x", {})
+    return PlainEvent(number, made.id, made.aggregate_id, topic, made.type, b"x", {})

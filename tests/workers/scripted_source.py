@@ -1,18 +1,20 @@
 """A source in memory that follows the port: numbered assignments, commits that are refused once one is over."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from quiesce.errors import CommitRefused, Unavailable
 from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 
 
-def record(offset: int, partition: int = 0) -> Record:
-    return Record("products", partition, offset, b"key", b"value")
+def record(offset: int, partition: int = 0, key: bytes | None = b"key") -> Record:
+    return Record("products", partition, offset, key, b"value")
 
 
 @dataclass
@@ -23,6 +25,8 @@ class MemorySource:
     away: Sequence[tuple[float, float]] = ()
     fetch_hangs: bool = False
     commit_seconds: float = 0.0
+    refuses: bool = False
+    revoke_bound: float = 5.0
     name: str = "products"
     part: Part = Part.PRODUCERS
 
@@ -31,12 +35,17 @@ class MemorySource:
         self.ours_since = {record.source: 1 for record in self.records}
         self.committed: dict[TopicPartition, int] = {}
         self.commits: list[dict[TopicPartition, int]] = []
-        self.done_with: list[int] = []
+        self.done_with: list[tuple[int, TopicPartition]] = []
+        self.leaving: frozenset[TopicPartition] = frozenset()
+        self.let_go: dict[TopicPartition, float] = {}
+        self.fulls: list[frozenset[TopicPartition]] = []
         self.fetches = 0
         self.closed: list[Deadline] = []
         self.close_error: Exception | None = None
         self.fetch_errors: list[Exception] = []
         self._position: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._changed: Callable[[], None] = lambda: None
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -49,6 +58,9 @@ class MemorySource:
         self.assignment += 1
         for partition in partitions:
             self.ours_since.pop(partition, None)
+            self._ends.pop(partition, None)
+        self.leaving -= set(partitions)
+        self._changed()
 
     def rebalance(self, *partitions: TopicPartition) -> None:
         """These partitions, or all, go and come back: what is not committed is delivered once more."""
@@ -56,6 +68,40 @@ class MemorySource:
         for partition in partitions or {record.source for record in self.records}:
             self.ours_since[partition] = self.assignment
             self._position[partition] = self.committed.get(partition, 0)
+            self._ends.pop(partition, None)
+        self._changed()
+
+    def revoke(self, partition: TopicPartition) -> None:
+        """The group takes it back, and waits up to the revoke bound for what is in hand."""
+        if partition in self.ours_since:
+            self.leaving |= {partition}
+            self._changed()
+            asyncio.get_running_loop().call_later(self.revoke_bound, self._let_go, partition)
+            self._look(partition)
+
+    def _look(self, partition: TopicPartition) -> None:
+        if partition in self.leaving and partition not in self._ends:
+            self._let_go(partition)
+
+    def _let_go(self, partition: TopicPartition) -> None:
+        if partition in self.leaving:
+            self.let_go[partition] = self.now()
+            self.lose(partition)
+
+    # The port.
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self.ours_since)
+
+    def ours(self, assignment: int, partition: TopicPartition) -> bool:
+        return not self.closed and self.ours_since.get(partition, assignment + 1) <= assignment
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
+    def news(self, consumer: str) -> Sequence[Event]:
+        return ()
 
     async def open(self) -> "MemorySource":
         return self
@@ -66,9 +112,10 @@ class MemorySource:
             raise self.close_error
         return Closed()
 
-    async def fetch(self, limit: int) -> Batch:
+    async def fetch(self, limit: int, *, full: Collection[TopicPartition] = ()) -> Batch:
         assert not self.closed
         self.fetches += 1
+        self.fulls.append(frozenset(full))
         if self.fetch_hangs:
             await asyncio.sleep(1e6)
         await asyncio.sleep(0.001)
@@ -76,16 +123,22 @@ class MemorySource:
             raise self.fetch_errors.pop(0)
         if self._is_away():
             raise Unavailable("all brokers are down")
-        records = [
+        if not self._next(limit, full):
+            await asyncio.sleep(1.0)
+        records = self._next(limit, full)
+        for record in records:
+            self._position[record.source] = self._ends[record.source] = record.offset + 1
+        return Batch(records, self.assignment)
+
+    def _next(self, limit: int, full: Collection[TopicPartition]) -> list[Record]:
+        return [
             record
             for record in self.records
-            if record.source in self.ours_since and record.offset >= self._position.get(record.source, 0)
+            if record.source in self.ours_since
+            and record.source not in self.leaving
+            and record.source not in full
+            and record.offset >= self._position.get(record.source, 0)
         ][:limit]
-        for record in records:
-            self._position[record.source] = record.offset + 1
-        if not records:
-            await asyncio.sleep(1.0)
-        return Batch(records, self.assignment)
 
     async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
         assert offsets, "an empty commit"
@@ -93,15 +146,24 @@ class MemorySource:
         if self._is_away():
             await asyncio.sleep(deadline.remaining(self.now()))
             raise Unavailable("no answer to the commit")
-        lost = {source for source in offsets if assignment < self.ours_since.get(source, assignment + 1)}
-        ours = {source: offset for source, offset in offsets.items() if source not in lost}
+        if self.refuses:
+            raise CommitRefused("the group has gone on, and the client does not know it yet")
+        ours = {source: offset for source, offset in offsets.items() if self.ours(assignment, source)}
         for source, offset in ours.items():
             assert offset >= self.committed.get(source, 0), "a commit went back"
         if ours:
             self.commits.append(ours)
             self.committed.update(ours)
-        if lost:
+            for source, offset in ours.items():
+                if self._ends.get(source, inf) <= offset:
+                    del self._ends[source]
+                    self._look(source)
+        if lost := offsets.keys() - ours.keys():
             raise CommitRefused(f"not ours any more: {lost}")
 
-    def done(self, assignment: int) -> None:
-        self.done_with.append(assignment)
+    def done(self, assignment: int, partitions: Collection[TopicPartition] | None = None) -> None:
+        for partition in self.ours_since.copy() if partitions is None else partitions:
+            self.done_with.append((assignment, partition))
+            if self.ours(assignment, partition) and self._ends.pop(partition, None) is not None:
+                self._position[partition] = self.committed.get(partition, 0)
+                self._look(partition)

@@ -14,6 +14,7 @@ from quiesce.errors import CommitRefused, Unavailable
 from quiesce.inbox.assignment import Assignment
 from quiesce.inbox.record import TopicPartition
 from quiesce.kafka.blocking import settle_on_loop
+from quiesce.kafka.records import as_kafka
 from quiesce.kafka.verdict import named
 
 _AGAIN = frozenset(
@@ -43,7 +44,6 @@ _NO_LONGER_OURS = frozenset(
         KafkaError.FENCED_INSTANCE_ID,
         KafkaError.FENCED_MEMBER_EPOCH,
         KafkaError._ASSIGNMENT_LOST,
-        KafkaError._NO_OFFSET,
     }
 )
 """The group has gone on without us, whether or not our client has noticed yet."""
@@ -56,6 +56,7 @@ class Answer(Enum):
     COMMITTED = "committed"
     AGAIN = "again"
     FAILED = "failed"
+    LOST = "lost"
 
 
 @dataclass(eq=False)
@@ -79,9 +80,6 @@ class Commit:
     def refused(self) -> list[TopicPartition]:
         return sorted(self.offsets.keys() - self.sent.keys())
 
-    def to_send(self) -> list[KafkaPartition]:
-        return [KafkaPartition(topic, partition, offset) for (topic, partition), offset in self.sent.items()]
-
     def judge(self, error: KafkaError | None, partitions: Iterable[KafkaPartition]) -> Answer:
         """What the broker's answer comes to. Whoever waits for it hears of it by `tell`."""
         error = error or next((one.error for one in partitions if one.error), None)
@@ -96,8 +94,8 @@ class Commit:
         self._answered = True
         if error.code() in _NO_LONGER_OURS:
             self._verdict = self._refusal(named(error))
-        else:
-            self._verdict = Unavailable(f"offsets were not committed: {named(error)}")
+            return Answer.LOST
+        self._verdict = Unavailable(f"offsets were not committed: {named(error)}")
         return Answer.FAILED
 
     def tell(self) -> None:
@@ -154,14 +152,15 @@ class Commits:
             commit.refuse("not ours any more")
         return None
 
-    def send(self, consumer: Consumer, commit: Commit) -> Answer:
-        """Sends it and waits for the answer, without the lock."""
-        try:
-            partitions = consumer.commit(offsets=commit.to_send(), asynchronous=False)
-        except KafkaException as error:
-            return commit.judge(error.args[0], ())
-        return commit.judge(None, partitions)
-
     def again(self, commit: Commit) -> None:
         """With the lock held: in front of all others, so that they reach the broker in order."""
         self._waiting.appendleft(commit)
+
+
+def send(consumer: Consumer, commit: Commit) -> Answer:
+    """Sends it and waits for the answer, without the lock."""
+    try:
+        partitions = consumer.commit(offsets=as_kafka(commit.sent, commit.sent), asynchronous=False)
+    except KafkaException as error:
+        return commit.judge(error.args[0], ())
+    return commit.judge(None, partitions)

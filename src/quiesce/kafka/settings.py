@@ -20,7 +20,7 @@ Settings = dict[str, Any]
 DEFAULT_BATCH_SIZE = 1_000_000
 """librdkafka's own default: below the limit of a topic that nobody configured (1,048,588)."""
 
-_COMMON: Settings = {
+COMMON: Settings = {
     # An outage is over when a broker answers, not up to ten seconds later.
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
@@ -46,20 +46,11 @@ _PRODUCER: Settings = {
     "queue.buffering.max.kbytes": 65_536,
 }
 
-_CONSUMER: Settings = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "partition.assignment.strategy": "cooperative-sticky",
-    "auto.offset.reset": "earliest",
-    # What bounds a commit to a broker that does not answer.
-    "socket.timeout.ms": 10_000,
-}
-
 _SECRETS = ("password", "secret", "token", "jaas", "key.pem", "oauthbearer.config")
 
 
 @dataclass(frozen=True, slots=True)
-class _Promise:
+class Promise:
     """A setting that may be given only with a value that keeps the promise."""
 
     keeps: Callable[[str], bool]
@@ -76,45 +67,33 @@ def _never(_: str) -> bool:
 
 
 _ON = _is("true", "t", "1")
-_OFF = _is("false", "f", "0")
-_OURS = _Promise(_never, "nothing here", "this callback is taken")
-_LATER = _Promise(_never, "nothing here", "topic settings stand at the top level, where they are checked")
+is_off = _is("false", "f", "0")
+_OURS = Promise(_never, "nothing here", "this callback is taken")
+_LATER = Promise(_never, "nothing here", "topic settings stand at the top level, where they are checked")
 
-_ALL = _Promise(_is("all", "-1"), "all", "an ack of fewer brokers is lost with them")
-_FOR_EVER = _Promise(_is("0", "0.0"), "0", "a message given up alone is overtaken by later ones of its key")
-_UNLIMITED = _Promise(_is("2147483647"), "2147483647", "a message given up alone is overtaken by later ones of its key")
-_PRODUCER_PROMISES: Mapping[str, _Promise] = {
+_ALL = Promise(_is("all", "-1"), "all", "an ack of fewer brokers is lost with them")
+_FOR_EVER = Promise(_is("0", "0.0"), "0", "a message given up alone is overtaken by later ones of its key")
+_UNLIMITED = Promise(_is("2147483647"), "2147483647", "a message given up alone is overtaken by later ones of its key")
+_PRODUCER_PROMISES: Mapping[str, Promise] = {
     "acks": _ALL,
     "request.required.acks": _ALL,
-    "enable.idempotence": _Promise(_ON, "true", "a retry in the client would double and reorder"),
-    "enable.gapless.guarantee": _Promise(_ON, "true", "later events would go before a refused one of their key"),
+    "enable.idempotence": Promise(_ON, "true", "a retry in the client would double and reorder"),
+    "enable.gapless.guarantee": Promise(_ON, "true", "later events would go before a refused one of their key"),
     "message.timeout.ms": _FOR_EVER,
     "delivery.timeout.ms": _FOR_EVER,
     "retries": _UNLIMITED,
     "message.send.max.retries": _UNLIMITED,
-    "partitioner": _Promise(
+    "partitioner": Promise(
         _is("murmur2_random", "murmur2"), "murmur2_random", "another one moves keys to other partitions"
     ),
     "partitioner_cb": _OURS,
-    "queuing.strategy": _Promise(_is("fifo"), "fifo", "the last in would be the first out"),
-    "delivery.report.only.error": _Promise(_OFF, "false", "a delivery report is the only proof of an ack"),
-    "transactional.id": _Promise(_never, "nothing here", "the relay has no Kafka transactions"),
+    "queuing.strategy": Promise(_is("fifo"), "fifo", "the last in would be the first out"),
+    "delivery.report.only.error": Promise(is_off, "false", "a delivery report is the only proof of an ack"),
+    "transactional.id": Promise(_never, "nothing here", "the relay has no Kafka transactions"),
     "default.topic.config": _LATER,
     "dr_cb": _OURS,
     "dr_msg_cb": _OURS,
     "on_delivery": _OURS,
-    "error_cb": _OURS,
-    "logger": _OURS,
-}
-
-_BY_HAND = _Promise(_OFF, "false", "offsets are committed by name, after handling")
-_CONSUMER_PROMISES: Mapping[str, _Promise] = {
-    "enable.auto.commit": _BY_HAND,
-    "auto.commit.enable": _BY_HAND,
-    "enable.auto.offset.store": _BY_HAND,
-    "default.topic.config": _LATER,
-    "on_commit": _OURS,
-    "rebalance_cb": _OURS,
     "error_cb": _OURS,
     "logger": _OURS,
 }
@@ -147,21 +126,8 @@ def given_settings(bootstrap_or_config: str | Mapping[str, object], more: Mappin
 
 def producer_settings(given: Mapping[str, object]) -> Settings:
     """Raises SettingsError for a setting that would break order, acks or delivery reports."""
-    _refuse_broken_promises("producer", given, _PRODUCER_PROMISES)
-    return _COMMON | _PRODUCER | _by_first_name(given)
-
-
-def consumer_settings(given: Mapping[str, object], group: str) -> Settings:
-    """Raises SettingsError for a setting that would commit what was not handled."""
-    _refuse_broken_promises("consumer", given, _CONSUMER_PROMISES)
-    if not group:
-        raise SettingsError("setting 'group' of the Kafka consumer: got nothing, takes the group's name")
-    other = given.get("group.id", group)
-    if other != group:
-        raise SettingsError(
-            f"setting 'group.id' of the Kafka consumer: got {other!r}, takes {group!r} as given by group="
-        )
-    return _COMMON | _CONSUMER | dict(given) | {"group.id": group}
+    refuse_broken_promises("producer", given, _PRODUCER_PROMISES)
+    return COMMON | _PRODUCER | _by_first_name(given)
 
 
 def whole_number(settings: Mapping[str, object], name: str, default: int) -> int:
@@ -181,7 +147,7 @@ def refused_settings(what: str, error: Exception) -> SettingsError:
 
 def admin_settings(given: Mapping[str, object]) -> Settings:
     """For a short-lived client that asks about topics: connection and credentials only matter."""
-    return _COMMON | dict(given)
+    return COMMON | dict(given)
 
 
 def _by_first_name(given: Mapping[str, object]) -> Settings:
@@ -190,7 +156,7 @@ def _by_first_name(given: Mapping[str, object]) -> Settings:
     return {name: value for name, value in given.items() if name not in aliases}
 
 
-def _refuse_broken_promises(what: str, given: Mapping[str, object], promises: Mapping[str, _Promise]) -> None:
+def refuse_broken_promises(what: str, given: Mapping[str, object], promises: Mapping[str, Promise]) -> None:
     for name, value in given.items():
         promise = promises.get(name)
         if promise is not None and not promise.keeps(str(value)):

@@ -2,21 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from quiesce.errors import IntakeClosed, SettingsError, Unavailable
 from quiesce.inbox.record import Batch, TopicPartition
 from quiesce.kafka.commit import Commit
+from quiesce.kafka.consumer_settings import member_settings
+from quiesce.kafka.holdings import Holdings
 from quiesce.kafka.member import Member
-from quiesce.kafka.settings import consumer_settings, given_settings, whole_number
+from quiesce.kafka.settings import given_settings
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 
 _EMPTY_AFTER = 1.0
 """Seconds that a fetch waits for a record."""
 _OPEN_BOUND = 10.0
-_MAX_POLL_INTERVAL = 300_000
 
 
 class KafkaSource:
@@ -25,10 +27,12 @@ class KafkaSource:
     `bootstrap_or_config` is an address, or a mapping of librdkafka settings (TLS, SASL, session);
     `settings` are laid over it. Offsets are committed by `commit` only: a setting that turns auto commit
     or auto offset store on is refused with `SettingsError`. A group without an offset begins at the
-    earliest record.
+    earliest record. Rebalances are cooperative; with `group.protocol=consumer` the broker assigns. A member
+    with a `group.instance.id` does not leave the group when it closes.
 
-    `max_poll_records` are read ahead of the batch in hand. `revoke_bound` is how many seconds a rebalance
-    waits for the batch in hand before its partitions are given back; commits are served meanwhile.
+    `max_poll_records`, and about `max_poll_bytes`, are read ahead of what is in hand. `revoke_bound` is how
+    many seconds a rebalance waits for what is in hand of a partition before it is given back; commits are
+    served meanwhile.
 
     An assignment's number grows with every change. Work handed out under a number may be committed for
     each partition that has been ours without a break since then: a cooperative rebalance does not touch
@@ -42,37 +46,56 @@ class KafkaSource:
         group: str,
         name: str | None = None,
         part: Part = Part.PRODUCERS,
-        max_poll_records: int = 500,
+        max_poll_records: int = 2000,
+        max_poll_bytes: int = 16_000_000,
         revoke_bound: float = 5.0,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         given = given_settings(bootstrap_or_config, settings or {})
-        self._settings = consumer_settings(given, group)
+        self._settings = member_settings(
+            given,
+            group,
+            read_ahead=max_poll_records,
+            read_ahead_bytes=max_poll_bytes,
+            revoke_bound=revoke_bound,
+        )
         if not topics or not all(topics):
             raise SettingsError("setting 'topics' of the Kafka consumer: got none, takes one topic at least")
-        interval = whole_number(given, "max.poll.interval.ms", _MAX_POLL_INTERVAL) / 1000
-        if revoke_bound >= interval:
-            raise SettingsError(
-                f"setting 'revoke_bound' of the Kafka consumer: got {revoke_bound:g} s, takes less than "
-                f"max.poll.interval.ms ({interval:g} s): nobody polls while a revoke waits"
-            )
         self._topics = topics
-        self._limit = max(1, max_poll_records)
-        self._revoke_bound = revoke_bound
+        self.revoke_bound = revoke_bound
         self._member: Member | None = None
+        self._holdings: Holdings | None = None
         self._told = asyncio.Event()
+        self._watcher: Callable[[], None] = _nobody
         self.name = name or f"kafka-consumer {group}"
         self.part = part
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
         """What the group has given us, now."""
-        return self._member.partitions() if self._member else frozenset()
+        return self._member.holdings.partitions if self._member else frozenset()
+
+    @property
+    def leaving(self) -> frozenset[TopicPartition]:
+        """What the group takes back right now. It waits for what is in hand of it, up to `revoke_bound`."""
+        return self._member.holdings.leaving if self._member else frozenset()
 
     @property
     def read_ahead(self) -> int:
-        """Records fetched and not handed out yet. Bounded by `max_poll_records`."""
-        return self._member.read_ahead() if self._member else 0
+        """Records fetched and not handed out yet."""
+        return self._member.holdings.read_ahead() if self._member else 0
+
+    def ours(self, assignment: int, partition: TopicPartition) -> bool:
+        """Whether work of this partition that was handed out under the number may still be committed."""
+        return self._member is not None and self._member.holdings.ours(assignment, partition)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Has `changed` called on the loop whenever `leaving` or our partitions have changed. One watcher."""
+        self._watcher = changed
+
+    def news(self, consumer: str) -> Sequence[Event]:
+        """`AssignmentChanged` and `PositionReset` since the last call, in this consumer's name."""
+        return self._holdings.news(consumer) if self._holdings else ()
 
     async def open(self) -> "KafkaSource":
         """Makes the consumer, waits for a broker to answer and subscribes; not for an assignment.
@@ -83,7 +106,7 @@ class KafkaSource:
         """
         if self._member is not None:
             return self
-        member = Member(self._settings, self._topics, self._limit, self._revoke_bound, self._told)
+        member = Member(self._settings, self._topics, self._told, self._has_changed)
         member.start()
         try:
             async with asyncio.timeout(_OPEN_BOUND):
@@ -94,11 +117,12 @@ class KafkaSource:
         except BaseException:
             member.close()
             raise
-        self._member = member
+        self._member, self._holdings = member, member.holdings
         return self
 
-    async def fetch(self, limit: int) -> Batch:
-        """Waits for up to `limit` records. A cancel loses none: the next call has them.
+    async def fetch(self, limit: int, *, full: Collection[TopicPartition] = ()) -> Batch:
+        """Waits for up to `limit` records, none of the partitions in `full`. A cancel loses none: the next call
+        has them.
 
         Returns an empty batch after a second without a record. One call at a time.
 
@@ -113,7 +137,7 @@ class KafkaSource:
             if self._member is None:
                 raise IntakeClosed(f"{self.name} is not open: nothing can be fetched")
             self._told.clear()
-            batch = self._member.take(limit)
+            batch = self._member.take(limit, full)
             left = until - time.monotonic()
             if batch or left <= 0:
                 return batch
@@ -147,10 +171,10 @@ class KafkaSource:
             raise Unavailable(f"{self.name}: no answer to a commit of {len(offsets)} offsets by the deadline")
         answer.result()
 
-    def done(self, assignment: int) -> None:
-        """Says that nothing of this assignment is in hand any more: a revoke waits for it, bounded."""
+    def done(self, assignment: int, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Says that nothing handed out under this number is in hand any more, of these partitions or of any."""
         if self._member is not None:
-            self._member.done(assignment)
+            self._member.holdings.done(assignment, partitions)
 
     async def close(self, deadline: Deadline) -> Closed:
         """Leaves the group, bounded. Past the deadline the thread is left to itself; it keeps nothing alive.
@@ -167,7 +191,14 @@ class KafkaSource:
             return Closed(forced=True, detail="the brokers did not answer; the group notices by its session")
         return Closed()
 
+    def _has_changed(self) -> None:
+        self._watcher()
+
 
 def _seconds(deadline: Deadline) -> float | None:
     remaining = deadline.remaining(time.monotonic())
     return None if remaining == float("inf") else remaining
+
+
+def _nobody() -> None:
+    """Nobody watches."""

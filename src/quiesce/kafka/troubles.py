@@ -22,6 +22,9 @@ _WRONG_SETTING = {
     KafkaError.INVALID_GROUP_ID: ("group.id", "a group's name"),
 }
 
+_SLOT_IS_HELD = KafkaError(KafkaError.UNRELEASED_INSTANCE_ID).str()
+"""A fatal error has a code of its own, whatever it is about; its text has that of the cause."""
+
 _ABOUT_A_TOPIC = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -39,11 +42,16 @@ class Troubles:
     logged by name while others flow; it is told when none is left, for then nobody would notice.
     """
 
-    def __init__(self, topics: Collection[str]) -> None:
+    def __init__(self, topics: Collection[str], group: str) -> None:
+        self._group = group
         self._topics = frozenset(topics)
         self._failed_topics: set[str] = set()
         self._told_topics: set[str] = set()
         self._trouble: QuiesceError | None = None
+        self.slot_is_held = False
+        """A static member's place in the group belongs to one that is still there, or whose session is not over."""
+        self.broken = False
+        """The client is of no use any more: it is silent, and takes no commit."""
 
     def take(self) -> QuiesceError | None:
         trouble = self._trouble
@@ -57,27 +65,53 @@ class Troubles:
 
     def of_client(self, error: KafkaError) -> None:
         """An error of the client as a whole. librdkafka mends most of them itself and has logged them."""
-        if error.fatal() or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
-            self.add(_as_exception(error))
+        if _is_fatal(error) or error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+            self._end_or_passing(error)
 
     def in_place_of_record(self, error: KafkaError, topic: str | None) -> None:
         """An error about the group or about a topic."""
         if topic is None or error.code() not in _ABOUT_A_TOPIC:
             _LOG.warning("Kafka consumer: %s", named(error))
-            self.add(_as_exception(error))
+            self._end_or_passing(error)
             return
         if topic not in self._told_topics:
-            _LOG.warning("Kafka consumer: topic %r: %s", topic, named(error))
+            _LOG.warning("Kafka consumer: %s", _of_topic(topic, error))
         self._told_topics.add(topic)
         self._failed_topics.add(topic)
         if self._failed_topics >= self._topics:
             self._failed_topics.clear()
-            self.add(Unavailable(f"no topic can be read: of {topic!r} Kafka says {named(error)}"))
+            self.add(Unavailable(f"no topic can be read: {_of_topic(topic, error)}"))
 
     def flows(self, topics: Collection[str]) -> None:
         """Partitions of these topics were assigned."""
         self._failed_topics.difference_update(topics)
         self._told_topics.difference_update(topics)
+
+    def _end_or_passing(self, error: KafkaError) -> None:
+        if _is_fatal(error) and _SLOT_IS_HELD in error.str():
+            self.slot_is_held = True
+            self.add(
+                Unavailable(
+                    "the member's place in the group (group.instance.id) is still held; waiting until its holder "
+                    f"leaves or its session is over: {named(error)}"
+                )
+            )
+            return
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            self.add(Unavailable(f"group {self._group!r} may not be used, grant the user READ on it: {named(error)}"))
+            return
+        self.broken = self.broken or _is_fatal(error)
+        self.add(_as_exception(error))
+
+
+def _of_topic(topic: str, error: KafkaError) -> str:
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return f"topic {topic!r} may not be read, grant the user READ on it: {named(error)}"
+    return f"topic {topic!r} is not there, create it or correct the name: {named(error)}"
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID)
 
 
 def _as_exception(error: KafkaError) -> QuiesceError:
@@ -85,6 +119,6 @@ def _as_exception(error: KafkaError) -> QuiesceError:
     if error.code() in _WRONG_SETTING:
         name, takes = _WRONG_SETTING[error.code()]
         return SettingsError(f"setting {name!r} of the Kafka consumer: refused ({named(error)}), takes {takes}")
-    if error.fatal() or error.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID):
+    if _is_fatal(error):
         return QuiesceError(f"the Kafka consumer is broken for good: {named(error)}")
     return Unavailable(f"Kafka says {named(error)}")

@@ -236,6 +236,11 @@ class LocalKafka:
             "share.coordinator.state.topic.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "500",
+            # The same for members of the protocol `consumer`, for whom the broker decides.
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "100",
+            "group.consumer.min.session.timeout.ms": "1000",
+            "group.consumer.session.timeout.ms": "6000",
         } | self._properties
         if self._users:
             settings = self._with_users(settings)

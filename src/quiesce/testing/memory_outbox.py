@@ -13,7 +13,7 @@ from quiesce.errors import ClaimLost, IntakeClosed
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
-from quiesce.outbox.event import ClaimedEvent, OutboxEvent
+from quiesce.outbox.event import ClaimedEvent, OutboxEvent, PlainEvent
 from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
 from quiesce.outbox.ports import Settled
 
@@ -41,7 +41,7 @@ class MemoryRow:
 
     def claimed(self) -> ClaimedEvent:
         event = self.event
-        return ClaimedEvent(
+        return PlainEvent(
             position=self.position,
             id=event.id,
             aggregate_id=event.aggregate_id,

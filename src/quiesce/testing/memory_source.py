@@ -2,14 +2,16 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Self
 
 from quiesce.errors import CommitRefused, IntakeClosed, Unavailable
 from quiesce.inbox.assignment import Assignment
+from quiesce.inbox.events import AssignmentChanged
 from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.lifecycle.events import Event
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 
@@ -49,7 +51,7 @@ class MemoryGroup:
         lost = [partition for partition, owner in self._owners.items() if owner is member]
         for partition in lost:
             del self._owners[partition]
-        member.gone(lost)
+        member.gone(lost, lost=True)
         self._members.remove(member)
         self._members.insert(0, member)
         self.share()
@@ -83,7 +85,7 @@ class MemoryGroup:
 
     def _news(self) -> None:
         for member in self._members:
-            member.news()
+            member.appended()
 
 
 class MemorySource:
@@ -93,13 +95,15 @@ class MemorySource:
         self.name = name
         self.part = Part.PRODUCERS
         self._group = group
-        self._revoke_bound = revoke_bound
+        self.revoke_bound = revoke_bound
         self._assignment = Assignment()
         self._positions: dict[TopicPartition, int] = {}
         self._asked_back: dict[TopicPartition, float] = {}
         self._faults: deque[Exception] = deque()
         self._news = asyncio.Event()
         self._open = False
+        self._changed: Callable[[], None] = _nobody
+        self._untold: list[tuple[int, int, bool]] = []
 
     async def open(self) -> Self:
         self._open = True
@@ -110,30 +114,30 @@ class MemorySource:
         self._faults.append(error)
         self._news.set()
 
-    async def fetch(self, limit: int) -> Batch:
+    async def fetch(self, limit: int, *, full: Collection[TopicPartition] = ()) -> Batch:
         """Raises IntakeClosed when it is not open, and what `fail_next_fetch` was given."""
         try:
             async with asyncio.timeout(1.0):
                 while True:
                     self._news.clear()
-                    if batch := self._take(limit):
+                    if batch := self._take(limit, full):
                         return batch
                     await self._news.wait()
         except TimeoutError:
             return self._take(0)
 
-    def _take(self, limit: int) -> Batch:
+    def _take(self, limit: int, full: Collection[TopicPartition] = ()) -> Batch:
         if not self._open:
             raise IntakeClosed(f"{self.name} is not open: nothing can be fetched")
         if self._faults:
             raise self._faults.popleft()
-        records: list[Record] = []
+        runs: list[Sequence[Record]] = []
         for partition, position in self._positions.items():
-            if not self._group.silent and partition not in self._asked_back:
-                found = self._group.beyond(partition, position, limit - len(records))
-                records += found
-                self._positions[partition] += len(found)
-        return Batch(records, self._assignment.hand_out(records))
+            if not self._group.silent and partition not in self._asked_back and partition not in full:
+                runs.append(self._group.beyond(partition, position, limit - sum(map(len, runs))))
+                self._positions[partition] += len(runs[-1])
+        number = self._assignment.hand_out(*runs)
+        return Batch([record for run in runs for record in run], number)
 
     async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
         if self._group.silent and self._open:
@@ -143,15 +147,34 @@ class MemorySource:
         await asyncio.sleep(0)
         ours = self._assignment.ours(offsets, assignment) if self._open else {}
         self._group.committed.update(ours)
-        self._assignment.committed(ours, assignment)
+        self._assignment.committed(ours)
+        self._group.share()
         if refused := offsets.keys() - ours.keys():
             names = ", ".join(f"{topic}[{number}]" for topic, number in sorted(refused))
             raise CommitRefused(f"offsets of {names} were not committed: not ours any more")
 
-    def done(self, assignment: int) -> None:
-        self._positions.update(self._assignment.done(assignment))
+    def done(self, assignment: int, partitions: Collection[TopicPartition] | None = None) -> None:
+        self._positions.update(self._assignment.done(assignment, partitions))
         self._group.share()
         self._news.set()
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._assignment.partitions)
+
+    @property
+    def leaving(self) -> frozenset[TopicPartition]:
+        return frozenset(self._asked_back)
+
+    def ours(self, assignment: int, partition: TopicPartition) -> bool:
+        return self._open and self._assignment.is_ours(partition, assignment)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
+    def news(self, consumer: str) -> Sequence[Event]:
+        untold, self._untold = self._untold, []
+        return [AssignmentChanged(consumer, *one) for one in untold]
 
     async def close(self, deadline: Deadline) -> Closed:
         if self._open:
@@ -163,30 +186,41 @@ class MemorySource:
 
     # What the group tells.
 
-    def news(self) -> None:
+    def appended(self) -> None:
         self._news.set()
 
     def gained(self, partitions: Sequence[TopicPartition]) -> None:
         self._assignment.gained(partitions)
         for partition in partitions:
             self._positions[partition] = self._group.committed.get(partition, 0)
-        self._news.set()
+        self._tell(lost=False)
 
-    def gone(self, partitions: Sequence[TopicPartition]) -> None:
+    def gone(self, partitions: Sequence[TopicPartition], lost: bool = False) -> None:
         self._assignment.gone(partitions)
         for partition in partitions:
             self._positions.pop(partition, None)
             self._asked_back.pop(partition, None)
+        self._tell(lost)
+
+    def _tell(self, lost: bool) -> None:
+        self._untold.append((self._assignment.number, len(self._assignment.partitions), lost))
+        self._news.set()
+        asyncio.get_running_loop().call_soon(self._changed)
 
     def lets_go(self, partition: TopicPartition) -> bool:
         """Whether the group may have the partition now; if not, it asks again when that has changed."""
         loop = asyncio.get_running_loop()
         if self._assignment.in_hand([partition]):
             if partition not in self._asked_back:
-                self._asked_back[partition] = loop.time() + self._revoke_bound
-                if self._revoke_bound < inf:
-                    loop.call_later(self._revoke_bound, self._group.share)
+                self._asked_back[partition] = loop.time() + self.revoke_bound
+                loop.call_soon(self._changed)
+                if self.revoke_bound < inf:
+                    loop.call_later(self.revoke_bound, self._group.share)
             if loop.time() < self._asked_back[partition]:
                 return False
         self.gone([partition])
         return True
+
+
+def _nobody() -> None:
+    """Nobody watches."""

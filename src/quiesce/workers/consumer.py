@@ -1,53 +1,62 @@
-"""A worker that handles records in batches and commits only what it has handled."""
+"""A worker that handles records of a group's partitions and commits only what it has handled."""
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, cast
 
-from quiesce.errors import Unavailable
-from quiesce.inbox.ports import Source
-from quiesce.inbox.record import Batch, Record
+from quiesce.errors import HandlerStuck, SettingsError
+from quiesce.inbox.ports import CountsStarts, Postpones, SetsAside, Source
 from quiesce.lifecycle.backoff import Backoff
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import OnDrain, Resource, Stop
-from quiesce.workers.arguments import After, check_count, check_terms, worker_name
-from quiesce.workers.commits import Commits
-from quiesce.workers.in_hand import InHand
-from quiesce.workers.iteration import iterate, unless_aborted
-
-log = logging.getLogger("quiesce.workers")
-
-LEAVE_BOUND = 5.0
-"""Seconds to leave the group in, when the drain has that much left."""
-
-PUT_DOWN_BOUND = 1.0
-"""Seconds that an idle fetch has to end in once it is cancelled."""
+from quiesce.workers.arguments import After, check_count, check_seconds, check_terms
+from quiesce.workers.bad_input import BadInput, Decode
+from quiesce.workers.consuming import Consuming
+from quiesce.workers.handlers import Batches, Handler, Routes, handlers_of
+from quiesce.workers.retries import Retries
+from quiesce.workers.terms import Terms
 
 
 class Consumer:
-    """Fetches a batch, handles its records in order, commits their offsets, and again.
+    """Fetches ahead, handles in order per key, commits behind what is done, and again. A `Worker`.
 
-    An iteration is one try at one batch. An idle fetch is none: a stop ends it at once. After a stop
-    nothing more is fetched; the batch in hand is handled to its end and committed, then the group is left.
-    If the time will not do, it begins no further record while there is still time to commit those that are
-    handled; the others come again.
+    An iteration is one call of a handler. Records of one key begin one after the other; with `concurrency` above 1
+    those of others run beside them. Committed is, per partition, what lies in front of the first record that is not
+    done. A handler may see a record twice: after a crash, and after a rebalance that its bound was too short for.
 
-    A handler that raises is logged. What was handled before it is committed; then the batch goes on from
-    the same record after a wait with backoff, for as long as it takes: no record is skipped. A stop ends
-    the wait. An abort is not an outcome: the record in hand is not committed and comes again.
+    A handler that raises is tried again after a wait with backoff; its key waits, the others go on. A server that is
+    away is waited for, and no attempt is counted. After the last attempt the record goes to `dead_letters`, or, where
+    there are none, is tried on for ever: no record is skipped. An abort is not an outcome.
 
-    While brokers do not answer it holds what it has and waits.
+    When the group takes a partition back, nothing more of it begins; what has begun ends within the source's revoke
+    bound, is committed, and then the partition is let go. Handlers that overrun are cancelled; one that does not end
+    then ends the service with a status that is not 0. After a stop it is the same for all partitions, within the
+    worker's bound; then the group is left.
 
     Args:
-        source: the member of the group. The consumer brings it as a resource.
-        handler: a coroutine function, called with the record and `args`. It may see a record twice.
+        source: the member of the group. The consumer brings it, and the other parts, as resources.
+        handlers: a coroutine function, called with the record, its decoded value if there is `decode`, and `args`; or
+            `by_type({...})`, `by_topic({...})`, or `batches(handler)`, whose handler gets lists.
         name: for logs, metrics and the report; the source's own by default.
-        batch: how many records one fetch may bring.
+        batch: how many records one fetch, and one call of a batch handler, may bring.
+        concurrency: most calls at once. With batches, each has partitions of its own.
+        in_flight: records of one partition, from the first that is not done on, beyond which no more of it are
+            fetched: about what comes again after a crash. 1000 by default, or four batches if that is more.
+        null_keys: records without a key: "ordered" per partition, or "free" of any order.
+        handler_bound: seconds that a call may take; then it is cancelled, a failed attempt. None: any time.
+        retries: when a record is tried again, and when it is given up.
+        dead_letters: where records go that are given up.
+        retry_topic: where records wait for their next try, out of the way of those behind them. That gives up the order
+            per key; without it a record waits in its place.
+        starts: counts the starts of records where it outlives the process, to find one that kills it.
+        deaths: after so many deaths of its process, with nothing else in hand, a record is given up; 3 at least.
+        bad_input: what becomes of records that no handler can take.
+        decode: makes the value of a record, such as `json_value`; what it raises is bad input.
+        ready_within: seconds without getting on after which the service counts as not ready. None: never.
         bound: seconds it may take once it is told to stop; the budget's `workers` by default.
         on_drain: "cancel" has it cancelled as soon as a stop is requested, in the middle of a record.
         after: "http" has it told to stop after the HTTP drain.
-        backoff: the waits between two tries at one record.
+        backoff: short for `retries=Retries(backoff=...)`.
+        wall: seconds since the epoch, for times that other processes have written.
 
     Raises:
         SettingsError: an argument is wrong.
@@ -56,188 +65,116 @@ class Consumer:
     def __init__(
         self,
         source: Source,
-        handler: Callable[..., Awaitable[object]],
+        handlers: Handler | Routes | Batches,
         *args: Any,
         name: str | None = None,
         batch: int = 100,
+        concurrency: int = 1,
+        in_flight: int | None = None,
+        null_keys: Literal["ordered", "free"] = "ordered",
+        handler_bound: float | None = 300.0,
+        retries: Retries | None = None,
+        dead_letters: SetsAside | None = None,
+        retry_topic: Postpones | None = None,
+        starts: CountsStarts | None = None,
+        deaths: int = 3,
+        bad_input: BadInput | None = None,
+        decode: Decode | None = None,
+        ready_within: float | None = 30.0,
         bound: float | None = None,
         on_drain: OnDrain = "finish",
         after: After = None,
         backoff: Backoff | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self.name = name or source.name or worker_name(None, handler)
+        self.name = name or source.name
         check_terms(self.name, bound, on_drain, after)
         check_count(self.name, "batch", batch)
+        check_count(self.name, "concurrency", concurrency)
+        if in_flight is not None:
+            check_count(self.name, "in_flight", in_flight)
+        if handler_bound is not None:
+            check_seconds(self.name, "handler_bound", handler_bound, above=0.0)
+        if ready_within is not None:
+            check_seconds(self.name, "ready_within", ready_within, above=0.0)
+        self._check(null_keys, deaths, bad_input, dead_letters, retries, backoff)
         self.bound = bound
         self.on_drain = on_drain
         self.after = after
         self.source = source
-        self.batch = batch
-        self.backoff = backoff if backoff is not None else Backoff(first=0.5, ceiling=30.0)
-        self._handler = handler
-        self._args = args
+        self.terms = Terms(
+            name=self.name,
+            source=source,
+            handlers=handlers_of(handlers),
+            args=args,
+            batch=batch,
+            concurrency=concurrency,
+            in_flight=in_flight if in_flight is not None else max(1000, 4 * batch),
+            free_nulls=null_keys == "free",
+            handler_bound=handler_bound,
+            retries=retries or (Retries(backoff=backoff) if backoff is not None else Retries()),
+            dead_letters=dead_letters,
+            retry_topic=retry_topic,
+            starts=starts,
+            deaths=deaths,
+            bad_input=bad_input or BadInput(),
+            decode=decode,
+            on_drain=on_drain,
+            wall=wall,
+        )
+        self._ready_within = ready_within
+        self._consuming: Consuming | None = None
+        self._stuck: HandlerStuck | None = None
 
     @property
     def resources(self) -> Sequence[Resource[object]]:
-        return (self.source,)
+        """Opened in this order, closed in reverse."""
+        terms = self.terms
+        brought: list[Resource[object]] = [self.source]
+        brought += [one for one in (terms.dead_letters, terms.retry_topic) if one is not None]
+        if hasattr(terms.starts, "open"):
+            brought.insert(0, cast("Resource[object]", terms.starts))
+        return brought
+
+    def why_not_ready(self, now: float) -> str | None:
+        """Says so when it could not get on for `ready_within` seconds. For readiness."""
+        if self._consuming is None or self._ready_within is None:
+            return None
+        told = [one.told(now, self._ready_within) for one in self._consuming.standstills()]
+        return next((one for one in told if one is not None), None)
 
     async def run(self, stop: Stop) -> None:
-        await _Consuming(self, stop).run()
-
-    async def handle(self, record: Record) -> None:
-        await self._handler(record, *self._args)
-
-
-class _HandlerFailed(Exception):
-    """Carries the record that its cause belongs to."""
-
-    def __init__(self, record: Record) -> None:
-        super().__init__(str(record))
-        self.record = record
-
-
-class _Consuming:
-    """One run of a consumer: the batch in hand, and the waits around it."""
-
-    def __init__(self, consumer: Consumer, stop: Stop) -> None:
-        self._consumer = consumer
-        self._source = consumer.source
-        self._name = consumer.name
-        self._stop = stop
-        self._now = asyncio.get_running_loop().time
-        self._commits = Commits(consumer.name, consumer.source, stop)
-        self._hand: InHand | None = None
-        self._failures = 0
-        self._fetch_failures = 0
-
-    async def run(self) -> None:
+        if self._stuck is not None:
+            # Begun again beside a handler that still runs, it would do what that one does.
+            raise self._stuck
+        self._consuming = Consuming(self.terms, stop)
         try:
-            await iterate(self._stop, self._name, ready=self._next_batch, once=self._batch, failed=self._batch_failed)
-            if self._hand is not None and self._hand.unconfirmed:
-                self._stop.abandon("handled records without a commit", self._hand.unconfirmed)
-            self._put_away()
-            await self._leave()
-        except asyncio.CancelledError:
-            await self._abort()
+            await self._consuming.run()
+        except HandlerStuck as error:
+            self._stuck = error
             raise
-
-    async def _next_batch(self) -> InHand | None:
-        """The batch in hand once its wait is over, or a new one. None after a stop."""
-        if self._hand is not None:
-            if not await self._stop.sleep(self._consumer.backoff.wait(self._failures)):
-                return None
-            await self._commits.sift(self._hand, self._now())
-            self._put_away_if_over(self._hand)
-        while self._hand is None and not self._stop.requested:
-            batch = await self._fetch()
-            if batch:
-                self._hand, self._failures = InHand(batch), 0
-        return self._hand
-
-    async def _batch(self, hand: InHand) -> None:
-        began = self._now()
-        failure = await self._handle(hand)
-        await self._commits.make(hand, began)
-        self._put_away_if_over(hand)
-        if failure is not None:
-            raise failure
-
-    async def _handle(self, hand: InHand) -> _HandlerFailed | None:
-        """Handles what is left, up to the first failure or until there is just time left to commit."""
-        while hand.left:
-            record = hand.left[0]
-            if self._commits.last_call():
-                log.warning("%s: %d records are left for after the stop", self._name, len(hand.left))
-                return None
-            try:
-                await unless_aborted(self._consumer.handle(record))
-            except Exception as error:  # noqa: BLE001 - logged by `_batch_failed`, which gets it
-                failure = _HandlerFailed(record)
-                failure.__cause__ = error
-                return failure
-            hand.handled()
-            self._failures = 0
-        return None
-
-    def _batch_failed(self, error: Exception) -> None:
-        if not isinstance(error, _HandlerFailed):
-            raise error
-        self._failures += 1
-        log.error(
-            "%s: the handler failed on %s (try %d); no record is skipped",
-            self._name,
-            error.record,
-            self._failures,
-            exc_info=error.__cause__,
-        )
-
-    def _put_away_if_over(self, hand: InHand) -> None:
-        if not hand.left and not hand.uncommitted:
-            self._put_away()
-
-    def _put_away(self) -> None:
-        """Nothing is in hand any more: a revoke need not wait for us."""
-        if self._hand is not None:
-            hand, self._hand = self._hand, None
-            self._source.done(hand.assignment)
-
-    async def _fetch(self) -> Batch | None:
-        """A batch, or None when a stop came first, or when there is none yet."""
-        fetching = asyncio.ensure_future(self._source.fetch(self._consumer.batch))
-        stopped = asyncio.ensure_future(self._stop.wait())
-        taken = False
-        try:
-            # Not bounded: a fetch comes back within a second by contract, and a stop ends the wait.
-            await asyncio.wait((fetching, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if not fetching.done():
-                return None
-            taken = True
-            batch = fetching.result()
-        except Unavailable as error:
-            await self._wait_for_brokers(error)
-            return None
         finally:
-            await self._put_down(fetching, stopped, taken)
-        if self._fetch_failures:
-            log.info("%s: the brokers answer again", self._name)
-            self._fetch_failures = 0
-        return batch
+            self._consuming = None
 
-    async def _wait_for_brokers(self, error: Unavailable) -> None:
-        self._fetch_failures += 1
-        if self._fetch_failures == 1:
-            # Once an outage: a line per try would bury everything else.
-            log.warning("%s: cannot fetch, trying again until it works: %s", self._name, error)
-        await self._stop.sleep(Backoff(first=0.1, ceiling=5.0).wait(self._fetch_failures))
-
-    async def _put_down(self, fetching: asyncio.Future[Batch], stopped: asyncio.Future[None], taken: bool) -> None:
-        """Ends what still waits, and hands back a batch that nobody took."""
-        waiting = {future for future in (fetching, stopped) if not future.done()}
-        for future in waiting:
-            future.cancel()
-        if waiting:
-            _, hanging = await asyncio.wait(waiting, timeout=PUT_DOWN_BOUND)
-            if hanging:
-                log.warning("%s: a cancelled fetch did not end in %g s", self._name, PUT_DOWN_BOUND)
-        if not taken and fetching.done() and not fetching.cancelled() and fetching.exception() is None:
-            batch = fetching.result()
-            if batch:
-                self._source.done(batch.assignment)
-
-    async def _leave(self) -> None:
-        """Leaves the group while the drain lasts, so that the others get the partitions at once."""
-        bound = min(LEAVE_BOUND, self._stop.remaining())
-        try:
-            await self._source.close(Deadline(self._now() + bound))
-        except Exception:
-            # Not the worker's failure: the service closes the source once more in its own part.
-            log.exception("%s: could not leave the group", self._name)
-
-    async def _abort(self) -> None:
-        if self._hand is None:
-            return
-        await self._commits.save(self._hand)
-        if self._consumer.on_drain != "cancel":
-            left = len(self._hand.left) + self._hand.unconfirmed
-            self._stop.abandon("records of the batch in hand", left)
-        self._put_away()
+    def _check(
+        self,
+        null_keys: str,
+        deaths: int,
+        bad_input: BadInput | None,
+        dead_letters: SetsAside | None,
+        retries: Retries | None,
+        backoff: Backoff | None,
+    ) -> None:
+        worker = f"worker {self.name!r}"
+        if null_keys not in ("ordered", "free"):
+            raise SettingsError(f'{worker}: null_keys: got {null_keys!r}, takes "ordered" or "free"')
+        if deaths < 3:
+            raise SettingsError(
+                f"{worker}: deaths: got {deaths!r}, takes a whole number, 3 or more: a process dies of other things too"
+            )
+        if retries is not None and backoff is not None:
+            raise SettingsError(f"{worker}: backoff: got one beside retries, takes it as Retries(backoff=...)")
+        if bad_input is not None and dead_letters is None and bad_input.wants_dead_letters:
+            raise SettingsError(
+                f'{worker}: bad_input: got "dead_letter" without dead_letters=, takes somewhere to put it'
+            )

@@ -10,7 +10,7 @@ from quiesce.errors import IntakeClosed
 from quiesce.inbox.record import Record
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, PlainEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Retry
 from quiesce.outbox.ports import Publisher
 
@@ -56,7 +56,7 @@ Check = Callable[[PublisherWorld], Awaitable[None]]
 
 def event(topic: str, key: str = "k", payload: bytes | None = b"{}", **headers: str) -> ClaimedEvent:
     """An event as a relay has claimed it. A relay's publisher never looks at the position."""
-    return ClaimedEvent(0, uuid4(), key, topic, "Happened", payload, headers)
+    return PlainEvent(0, uuid4(), key, topic, "Happened", payload, headers)
 
 
 def within(seconds: float) -> Deadline:

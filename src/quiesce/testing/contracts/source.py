@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from quiesce.errors import CommitRefused, IntakeClosed
+from quiesce.inbox.events import AssignmentChanged
 from quiesce.inbox.ports import Source
 from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.lifecycle.deadline import Deadline
@@ -293,12 +294,83 @@ async def a_number_grows_and_an_old_one_stays_refused(world: SourceWorld) -> Non
     assert held
 
 
+async def a_full_partition_stops_alone(world: SourceWorld) -> None:
+    source = await world.source()
+    await world.append(0, numbered(50))
+    await world.append(1, numbered(50, 1000))
+    full = TopicPartition(world.topic, 0)
+    flowed: list[Record] = []
+    async with asyncio.timeout(_BOUND):
+        while len(flowed) < 50:
+            batch = await source.fetch(7, full=[full])
+            flowed += batch.records
+        assert not (await source.fetch(7, full=[full])).records
+    assert values(flowed, 1) == numbered(50, 1000)
+    assert values(await handle(source, 50), 0) == numbered(50)
+
+
+async def one_partition_is_put_away_alone(world: SourceWorld) -> None:
+    source = await world.source()
+    await world.append(0, numbered(10))
+    await world.append(1, numbered(10))
+    _, number = await hold(source, 20)
+    put_away = TopicPartition(world.topic, 1)
+    source.done(number, [put_away])
+    again, later = await hold(source, 10)
+    assert values(again, 1) == numbered(10)
+    await source.commit({put_away: 10}, later, within(_BOUND))
+    await _quiet(source)
+    source.done(number)
+    assert offsets(await handle(source, 10)) == {TopicPartition(world.topic, 0): 10}
+
+
+async def what_leaves_is_told_and_may_still_be_committed(world: SourceWorld) -> None:
+    """Drain first, fence second."""
+    first = await world.source()
+    changed = asyncio.Event()
+    first.watch(changed.set)
+    await world.append(0, numbered(10))
+    await world.append(1, numbered(10))
+    held, number = await hold(first, 20)
+    assert first.partitions == offsets(held).keys()
+    assert first.leaving == frozenset()
+    first.news("told")
+    changed.clear()
+    second = await world.source()
+    async with asyncio.timeout(_BOUND):
+        while not first.leaving:
+            await changed.wait()
+            changed.clear()
+    (gone,) = first.leaving
+    assert first.ours(number, gone)
+    await world.append(gone.partition, numbered(5, 10))
+    await _quiet(first)
+    # Nobody says that it is done: committed to its end it is out of hand.
+    await first.commit({gone: 10}, number, within(_BOUND))
+    theirs = await handle(second, 5)
+    assert offsets(theirs) == {gone: 15}
+    assert values(theirs, gone.partition) == numbered(5, 10), "it was given back before its commit"
+    async with asyncio.timeout(_BOUND):
+        while first.leaving or gone in first.partitions:
+            await changed.wait()
+            changed.clear()
+    assert not first.ours(number, gone)
+    (kept,) = first.partitions
+    assert first.ours(number, kept)
+    await first.commit({kept: 10}, number, within(_BOUND))
+    counts = [event.partitions for event in first.news("told") if isinstance(event, AssignmentChanged)]
+    assert counts[-1] == 1
+    assert first.news("told") == []
+
+
 async def closed_is_closed(world: SourceWorld) -> None:
     source = await world.source()
     await world.append(0, numbered(5))
     held, number = await hold(source, 5)
     assert not (await source.close(within(_BOUND))).forced
     assert not (await source.close(within(_BOUND))).forced
+    assert not source.ours(number, held[0].source)
+    assert source.partitions == frozenset()
     await refusal(source.commit(offsets(held), number, within(_BOUND)))
     try:
         await source.fetch(10)
@@ -306,6 +378,17 @@ async def closed_is_closed(world: SourceWorld) -> None:
         return
     raise AssertionError("a closed source was fetched from")
 
+
+OF_REBALANCES: tuple[Check, ...] = (
+    what_was_read_ahead_goes_with_its_partition,
+    a_member_that_leaves_hands_over_at_once,
+    a_rebalance_waits_for_the_batch_in_hand,
+    past_its_bound_a_batch_is_refused_and_what_stays_is_not,
+    put_away_past_its_bound_what_stays_comes_again,
+    a_number_grows_and_an_old_one_stays_refused,
+    what_leaves_is_told_and_may_still_be_committed,
+)
+"""Those that depend on how members and group agree."""
 
 CHECKS: tuple[Check, ...] = (
     is_a_resource_of_part_producers,
@@ -317,11 +400,8 @@ CHECKS: tuple[Check, ...] = (
     what_is_committed_does_not_come_again,
     what_is_put_away_unfinished_comes_again,
     what_is_put_away_finished_does_not,
-    what_was_read_ahead_goes_with_its_partition,
-    a_member_that_leaves_hands_over_at_once,
-    a_rebalance_waits_for_the_batch_in_hand,
-    past_its_bound_a_batch_is_refused_and_what_stays_is_not,
-    put_away_past_its_bound_what_stays_comes_again,
-    a_number_grows_and_an_old_one_stays_refused,
+    a_full_partition_stops_alone,
+    one_partition_is_put_away_alone,
+    *OF_REBALANCES,
     closed_is_closed,
 )

@@ -1,0 +1,39 @@
+"""What a consumer was told, checked once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from quiesce.inbox.ports import CountsStarts, Postpones, SetsAside, Source
+from quiesce.lifecycle.ports import OnDrain
+from quiesce.workers.bad_input import BadInput, Decode
+from quiesce.workers.handlers import Batches, OneForAll, Routes
+from quiesce.workers.retries import Retries
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The settings of one consumer. `Consumer` says what each means."""
+
+    name: str
+    source: Source
+    handlers: Routes | Batches | OneForAll
+    args: tuple[Any, ...]
+    batch: int
+    concurrency: int
+    in_flight: int
+    free_nulls: bool
+    handler_bound: float | None
+    retries: Retries
+    dead_letters: SetsAside | None
+    retry_topic: Postpones | None
+    starts: CountsStarts | None
+    deaths: int
+    bad_input: BadInput
+    decode: Decode | None
+    on_drain: OnDrain
+    wall: Callable[[], float]
+
+    @property
+    def in_batches(self) -> bool:
+        return isinstance(self.handlers, Batches)

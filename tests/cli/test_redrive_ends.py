@@ -1,0 +1,62 @@
+"""A redrive that is ended in the middle: nothing is left out, and what went is known."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+from broker import records, wait_until
+
+from quiesce.cli.main import main
+from quiesce.inbox.reason import FAILED, Reason
+from quiesce.inbox.record import Record
+from quiesce.kafka import KafkaDeadLetters
+from quiesce.lifecycle.deadline import Deadline
+from quiesce_pytest import MakeTopic
+
+LETTERS = 12
+
+
+async def fill(kafka: str, dead: str, source: str) -> None:
+    letters = await KafkaDeadLetters(kafka, topic=dead).open()
+    for number in range(LETTERS):
+        record = Record(source, 0, number, b"k", str(number).encode(), (), 0.0)
+        await letters.set_aside(record, Reason(FAILED, "", "", 1, "orders"), Deadline(time.monotonic() + 20))
+    await letters.close(Deadline(time.monotonic() + 5))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "SIGKILL"])
+def test_K34_it_goes_on_where_it_was_ended(
+    kafka: str, topic: MakeTopic, capsys: pytest.CaptureFixture[str], how: signal.Signals
+) -> None:
+    source, dead = topic("orders", partitions=1), topic("dead", partitions=1)
+    asyncio.run(fill(kafka, dead, source))
+    flags = ["consumer", "redrive", "--kafka", kafka, "--topic", dead, "--all", "--json"]
+    # One letter a second is pieces of one, and far from over when the first has gone.
+    command = [sys.executable, "-P", "-m", "quiesce", *flags, "--rate", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: len(records(kafka, source)) >= 1, "nothing was sent back", 30)
+            process.send_signal(how)
+            out, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    went = len(records(kafka, source))
+    assert went < LETTERS, "it was too late"
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert json.loads(out)["redriven"] == went
+
+    assert main(flags) == 0
+    rest = json.loads(capsys.readouterr().out)["redriven"]
+    times = Counter(record.value for record in records(kafka, source))
+    assert set(times) == {str(number).encode() for number in range(LETTERS)}, "a letter was left out"
+    if how is signal.SIGINT:
+        assert went + rest == LETTERS, "one was sent back twice"
+    else:
+        # Between the acks of a piece and its mark, it may go twice; an inbox knows it.
+        assert sum(times.values()) <= LETTERS + 1

@@ -1,0 +1,74 @@
+"""Consumers as real processes. Run by `test_consumer_processes.py`. Each writes what it handles into a table."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+from quiesce import Budget, Consumer, Service, service
+from quiesce.inbox.record import Record
+from quiesce.kafka import KafkaSource
+from quiesce.postgres import once, open_pool
+from quiesce.testing.crash_points import arm_from_environment
+
+arm_from_environment()
+
+BUDGET = Budget(grace_period=30, prestop=0, http=1, workers=10, producers=5, pools=5, report=1, margin=1)
+
+GROUP = {"session.timeout.ms": int(os.environ.get("SESSION_MS", "6000")), "heartbeat.interval.ms": 100}
+
+EFFECT = 'INSERT INTO effect (partition, "offset", pid) VALUES ($1, $2, $3)'
+
+
+def source() -> KafkaSource:
+    return KafkaSource(os.environ["BOOTSTRAP"], os.environ["TOPIC"], group=os.environ["GROUP"], settings=GROUP)
+
+
+def said(word: str) -> None:
+    print(word, flush=True)
+
+
+_seen: list[int] = []
+
+
+async def note(record: Record, connection: Any) -> None:
+    if not _seen:
+        said("handles")
+        _seen.append(record.offset)
+    await connection.execute(EFFECT, record.partition, record.offset, os.getpid())
+
+
+@service("plain", budget=BUDGET)
+async def plain(s: Service) -> None:
+    """Without an inbox: whatever comes twice shows."""
+    db = await s.open(open_pool(os.environ["DSN"], max_size=4))
+
+    async def handle(record: Record) -> None:
+        async with db.acquire() as connection:
+            await note(record, connection)
+
+    s.run(Consumer(source(), handle, name="plain", concurrency=4))
+
+
+@service("with-inbox", budget=BUDGET)
+async def with_inbox(s: Service) -> None:
+    db = await s.open(open_pool(os.environ["DSN"], max_size=4))
+    s.run(Consumer(source(), once(db, "effects", note), name="effects", concurrency=4, batch=5))
+
+
+@service("stuck", budget=BUDGET)
+async def stuck(s: Service) -> None:
+    """A handler that swallows its cancel: it blocks nobody's thread, and does not end."""
+    member = KafkaSource(
+        os.environ["BOOTSTRAP"], os.environ["TOPIC"], group=os.environ["GROUP"], revoke_bound=1.0, settings=GROUP
+    )
+
+    async def handle(record: Record) -> None:
+        said(f"begins {record}")
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                said(f"swallows {time.monotonic():.1f}")
+
+    s.run(Consumer(member, handle, name="stuck", concurrency=2))

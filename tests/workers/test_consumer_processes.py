@@ -1,0 +1,158 @@
+"""Consumers as real processes on Apache Kafka: rolled under load, killed at each point, stuck."""
+
+import asyncio
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from broker import QUICK_GROUP, append, committed, wait_until
+from confluent_kafka import Producer
+
+from quiesce.kafka import KafkaSource
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.postgres import connect
+from quiesce.testing.service_process import ServiceProcess
+from quiesce.workers import points
+from quiesce_pytest import MakeTopic
+
+HERE = Path(__file__).parent
+
+PARTITIONS = 6
+
+Start = Callable[..., ServiceProcess]
+
+
+@pytest.fixture
+def name(topic: MakeTopic) -> str:
+    return topic("orders", partitions=PARTITIONS)
+
+
+@pytest.fixture
+def start(kafka: str, name: str, group: str, database: str) -> Iterator[Start]:
+    processes: list[ServiceProcess] = []
+    environment = {"BOOTSTRAP": kafka, "TOPIC": name, "GROUP": group, "DSN": database, "PYTHONPATH": str(HERE)}
+    asyncio.run(sql(database, 'CREATE TABLE effect (partition int, "offset" bigint, pid int)'))
+
+    def begin(which: str, **more: str) -> ServiceProcess:
+        process = ServiceProcess(f"consuming_services:{which}", environment={**environment, **more})
+        processes.append(process.start())
+        return process
+
+    yield begin
+    for process in processes:
+        process.discard()
+
+
+async def sql(dsn: str, statement: str) -> list[tuple[int, ...]]:
+    async with connect(dsn) as connection:
+        return [tuple(row) for row in await connection.fetch(statement)]
+
+
+def effects(dsn: str) -> Counter[tuple[int, int]]:
+    """How often each record was handled."""
+    found = asyncio.run(sql(dsn, 'SELECT partition, "offset" FROM effect'))
+    return Counter((partition, offset) for partition, offset in found)
+
+
+class Load:
+    """Produces records with keys and event ids until it is told to stop. Knows how many the broker has."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acked = 0
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def produce(self, count: int) -> None:
+        for n in range(self.acked, self.acked + count):
+            self._producer.produce(
+                self._topic, b"v", key=b"k%d" % (n % 50), headers={"id": f"event-{n}"}, on_delivery=self._delivered
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(30) == 0
+
+    def _delivered(self, error: object, _: object) -> None:
+        assert error is None
+        self.acked += 1
+
+    def _run(self) -> None:
+        while not self._enough.wait(0.05):
+            self.produce(10)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+        self._thread.join(35)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.timeout(180)  # six processes, three of them one after the other
+def test_a_rolling_restart_of_three_consumers_under_load_handles_everything_once(
+    kafka: str, name: str, database: str, start: Start
+) -> None:
+    with Load(kafka, name) as load:
+        replicas = [start("plain") for _ in range(3)]
+        for replica in replicas:
+            replica.wait_for("handles", 60)
+        for _ in range(3):
+            fresh = start("plain")
+            fresh.wait_for("handles", 60)
+            replicas.append(fresh)
+            oldest = replicas.pop(0)
+            oldest.signal()
+            assert oldest.wait(40) == 0, oldest.text()
+    wait_until(lambda: len(effects(database)) == load.acked, f"{load.acked} records are handled", 60)
+    for replica in replicas:
+        replica.signal()
+    for replica in replicas:
+        assert replica.wait(40) == 0, replica.text()
+    seen = effects(database)
+    assert len(seen) == load.acked > 100
+    assert set(seen.values()) == {1}, f"twice: {[place for place, count in seen.items() if count > 1]}"
+
+
+@pytest.mark.timeout(180)  # five processes, one after the other, and the group waits for each that died
+def test_K28_killed_at_each_point_between_handling_and_commit_each_effect_is_there_once(
+    kafka: str, name: str, group: str, database: str, start: Start
+) -> None:
+    load = Load(kafka, name)
+    load.produce(60)
+    for point in points.ALL:
+        process = start("with_inbox", SESSION_MS="1500", QUIESCE_CRASH=f"{point}:2:SIGKILL")
+        assert process.wait(60) == 128 + 9, process.text()
+        assert f"crash point {point} reached" in process.text()
+        assert set(effects(database).values()) <= {1}
+        load.produce(20)
+    process = start("with_inbox", SESSION_MS="1500")
+    wait_until(lambda: len(effects(database)) == load.acked, f"{load.acked} records are handled", 60)
+    process.signal()
+    assert process.wait(40) == 0, process.text()
+    assert set(effects(database).values()) == {1}
+    assert sum(committed(kafka, group, name, PARTITIONS).values()) == load.acked
+
+
+@pytest.mark.timeout(120)
+async def test_K11_a_handler_that_does_not_end_after_its_partition_is_taken_away_ends_its_process(
+    kafka: str, topic: MakeTopic, group: str, start: Start
+) -> None:
+    name = topic(partitions=2)
+    process = start("stuck", TOPIC=name)
+    for partition in (0, 1):
+        await asyncio.to_thread(append, kafka, name, [b"v"], partition)
+    # One of either partition: whichever of them goes is stuck.
+    for partition in (0, 1):
+        await asyncio.to_thread(process.wait_for, rf"begins \S+\[{partition}\]@0", 60)
+    other = await KafkaSource(kafka, name, group=group, settings=QUICK_GROUP).open()
+    status = await asyncio.to_thread(process.wait, 60)
+    await other.close(Deadline(time.monotonic() + 10))
+    assert status not in (0, 75)
+    told = process.text().partition("has not ended")[0].splitlines()[-1]
+    assert re.search(rf"{name}\[[01]\]@0 \(key none\)", told)

@@ -1,0 +1,272 @@
+"""When partitions go: what has begun ends and is committed, what overruns is torn, what is lost is its new owner's."""
+
+import asyncio
+import hashlib
+
+import pytest
+from scripted_handler import EVERY_HALF_SECOND, Handler, run
+from scripted_source import MemorySource, record
+
+from quiesce.errors import HandlerStuck
+from quiesce.inbox.events import CommitLate
+from quiesce.inbox.record import Record, TopicPartition
+from quiesce.testing import virtual_time
+from quiesce.testing.manual_stop import ManualStop
+from quiesce.workers import Consumer, batches
+
+ZERO, ONE = TopicPartition("products", 0), TopicPartition("products", 1)
+
+
+def two_partitions(count: int = 20) -> list[Record]:
+    return [record(n, partition) for n in range(count) for partition in (0, 1)]
+
+
+def test_what_has_begun_of_a_leaving_partition_ends_and_is_committed_and_nothing_more_of_it_begins() -> None:
+    async def main() -> None:
+        source, handler = MemorySource(two_partitions()), Handler(0.1)
+        loop = asyncio.get_running_loop()
+        loop.call_at(0.55, source.revoke, ZERO)
+        stop = await run(Consumer(source, handler, concurrency=2), stop_at=10.0)
+        assert source.committed == {ZERO: 6, ONE: 20}
+        assert sorted(handler.handled) == sorted([*range(6), *range(20)])
+        assert source.let_go[ZERO] == pytest.approx(0.6, abs=0.02), "the group waited longer than it had to"
+        assert not stop.told(CommitLate)
+
+    virtual_time.run(main())
+
+
+def test_an_idle_partition_goes_at_once_and_what_is_handled_of_it_is_committed_first() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0), record(0, 1), record(1, 1)])
+        # One of the other partition is always in hand, so that no commit is due for its own sake.
+        handler = Handler(0.001)
+        asyncio.get_running_loop().call_at(0.0045, source.revoke, ZERO)
+        await run(Consumer(source, handler), stop_at=2.0)
+        assert source.committed[ZERO] == 1
+        assert source.let_go[ZERO] < 0.1
+
+    virtual_time.run(main())
+
+
+def test_K11_past_the_bound_the_handler_is_torn_before_the_partition_goes() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0), record(0, 1)], revoke_bound=4.0)
+        torn: list[float] = []
+        effects: list[str] = []
+
+        async def handle(record: Record) -> None:
+            if record.partition == 1:
+                return
+            try:
+                await asyncio.sleep(1e6)
+                effects.append("committed")
+            except asyncio.CancelledError:
+                # As a transaction does that rolls back.
+                await asyncio.sleep(0.1)
+                torn.append(source.now())
+                raise
+
+        asyncio.get_running_loop().call_at(1.0, source.revoke, ZERO)
+        stop = await run(Consumer(source, handle, concurrency=2), stop_at=30.0)
+        assert torn == [pytest.approx(4.1)]
+        assert source.let_go[ZERO] == pytest.approx(4.1, abs=0.05)
+        assert torn[0] <= source.let_go[ZERO]
+        assert source.committed == {ONE: 1}
+        assert not effects
+        assert not stop.told(CommitLate)
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost"])
+def test_K11_a_handler_that_does_not_end_ends_the_service_naming_the_record_and_its_key(how: str) -> None:
+    async def main() -> None:
+        source = MemorySource([record(7, key=b"customer 4711"), record(0, 1)], revoke_bound=2.0)
+        release = asyncio.Event()
+
+        async def handle(record: Record) -> None:
+            while record.partition == 0 and not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        loop = asyncio.get_running_loop()
+        loop.call_at(1.0, source.revoke if how == "revoked" else source.lose, ZERO)
+        with pytest.raises(HandlerStuck) as stuck:
+            await run(Consumer(source, handle, concurrency=2), stop_at=60.0)
+        assert loop.time() < 10.0
+        told = str(stuck.value)
+        assert "products[0]@7" in told
+        assert hashlib.sha256(b"customer 4711").hexdigest()[:8] in told
+        assert "customer" not in told
+        assert source.committed == {ONE: 1}, "what the others did was not committed"
+        release.set()
+        await asyncio.sleep(0.01)
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_K1_what_ends_after_its_partition_was_lost_is_not_committed_and_what_stays_goes_on(in_batches: bool) -> None:
+    async def main() -> None:
+        source = MemorySource(two_partitions(3))
+        done: list[tuple[int, int]] = []
+
+        async def handle(record: Record) -> None:
+            for _ in range(10):
+                try:
+                    await asyncio.sleep(0.1)
+                except asyncio.CancelledError:
+                    # It swallows its cancel and ends well.
+                    break
+            done.append((record.partition, record.offset))
+
+        async def handle_all(records: list[Record]) -> None:
+            await handle(records[0])
+            done.extend((one.partition, one.offset) for one in records[1:])
+
+        asyncio.get_running_loop().call_at(0.55, source.lose, ZERO)
+        handlers = batches(handle_all) if in_batches else handle
+        stop = await run(Consumer(source, handlers, concurrency=2), stop_at=10.0)
+        assert source.committed == {ONE: 3}
+        assert sum(told.records for told in stop.told(CommitLate)) == (3 if in_batches else 1)
+        assert {offset for partition, offset in done if partition == 1} == {0, 1, 2}
+
+    virtual_time.run(main())
+
+
+def test_K1_a_partition_that_went_and_came_back_begins_from_what_is_committed_and_no_commit_goes_back() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(4)]), Handler(0.1)
+        asyncio.get_running_loop().call_at(0.15, source.rebalance)
+        stop = await run(Consumer(source, handler, batch=2), stop_at=5.0)
+        # The first was committed by then. The second was torn, and handled under the new number.
+        assert source.committed == {ZERO: 4}
+        assert handler.handled in ([0, 1, 2, 3], [0, 0, 1, 2, 3])
+        assert sum(told.records for told in stop.told(CommitLate)) == len(handler.handled) - 4
+
+    virtual_time.run(main())
+
+
+def test_readiness_does_not_go_on_about_a_record_that_has_gone() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0)])
+
+        async def handle(_: Record) -> None:
+            raise ConnectionRefusedError("no database")
+
+        loop = asyncio.get_running_loop()
+        consumer = Consumer(source, handle, ready_within=2.0)
+        told: list[str | None] = []
+        for at in (9.0, 20.0):
+            loop.call_at(at, lambda: told.append(consumer.why_not_ready(loop.time())))
+        loop.call_at(10.0, source.revoke, ZERO)
+        await run(consumer, stop_at=30.0)
+        assert told[0] is not None
+        assert told[1] is None
+
+    virtual_time.run(main())
+
+
+def test_a_record_that_keeps_failing_is_let_go_with_its_partition() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(0)]), Handler(fails={0: 99})
+        asyncio.get_running_loop().call_at(1.3, source.revoke, ZERO)
+        await run(Consumer(source, handler, backoff=EVERY_HALF_SECOND), stop_at=5.0)
+        assert source.let_go[ZERO] == pytest.approx(1.3, abs=0.01), "a back-off held up the group"
+        assert handler.began == [0, 0, 0]
+        assert not source.committed
+
+    virtual_time.run(main())
+
+
+def test_when_one_partition_goes_while_a_record_of_it_waits_the_others_are_not_skipped() -> None:
+    async def main() -> None:
+        records = [record(0), record(0, 1), record(1), record(1, 1), record(2), record(2, 1)]
+        source, handler = MemorySource(records), Handler(0.1, fails={1: 1})
+        asyncio.get_running_loop().call_at(0.45, source.lose, ZERO)
+        stop = await run(Consumer(source, handler, batch=6, backoff=EVERY_HALF_SECOND), stop_at=5.0)
+        assert source.committed == {ZERO: 1, ONE: 3}
+        assert not stop.told(CommitLate), "nothing that was handled was refused"
+
+    virtual_time.run(main())
+
+
+def test_a_batch_over_two_partitions_of_which_one_is_lost_is_torn_and_the_other_half_done_again() -> None:
+    async def main() -> None:
+        source = MemorySource(two_partitions(3))
+        lists: list[list[tuple[int, int]]] = []
+
+        async def handle(records: list[Record]) -> None:
+            lists.append([(one.partition, one.offset) for one in records])
+            await asyncio.sleep(1.0)
+
+        asyncio.get_running_loop().call_at(0.5, source.lose, ZERO)
+        stop = await run(Consumer(source, batches(handle)), stop_at=10.0)
+        assert {partition for partition, _ in lists[0]} == {0, 1}
+        assert lists[1:] == [[(1, 0), (1, 1), (1, 2)]]
+        assert source.committed == {ONE: 3}
+        assert not stop.told(CommitLate)
+
+    virtual_time.run(main())
+
+
+def test_K13_what_was_fetched_before_a_partition_went_is_not_begun_after_it() -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(10)]), Handler(0.1)
+
+        def go_without_a_word() -> None:
+            # The client has noticed, and its word is still on the way to the loop.
+            source.assignment += 1
+            source.ours_since.pop(ZERO)
+
+        asyncio.get_running_loop().call_at(0.25, go_without_a_word)
+        await run(Consumer(source, handler), stop_at=5.0)
+        assert handler.began == [0, 1, 2]
+
+    virtual_time.run(main())
+
+
+def test_a_commit_that_is_refused_though_nobody_says_what_is_lost_is_made_again_when_it_is_known() -> None:
+    async def main() -> None:
+        source, handler = MemorySource(two_partitions(2)), Handler(0.01)
+        source.refuses = True
+        loop = asyncio.get_running_loop()
+
+        def noticed() -> None:
+            source.refuses = False
+            source.lose(ZERO)
+
+        loop.call_at(3.0, noticed)
+        consumer = Consumer(source, handler, ready_within=2.0)
+        told: list[str | None] = []
+        for at in (2.9, 15.0):
+            loop.call_at(at, lambda: told.append(consumer.why_not_ready(loop.time())))
+        stop = await run(consumer, stop_at=20.0)
+        assert told[0] is not None
+        assert told[1] is None
+        assert source.committed == {ONE: 2}
+        assert sum(told.records for told in stop.told(CommitLate)) == 2
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+def test_a_partition_that_is_taken_away_during_the_drain_is_not_held_longer_than_its_bound() -> None:
+    async def main() -> None:
+        source = MemorySource([record(0), record(0, 1)], revoke_bound=2.0)
+        handler = Handler(60.0)
+        loop = asyncio.get_running_loop()
+        stop = ManualStop("products")
+        stop.at(1.0, within=20.0)
+        loop.call_at(2.0, source.revoke, ZERO)
+        task = asyncio.create_task(Consumer(source, handler, concurrency=2).run(stop))
+        await asyncio.sleep(5.0)
+        assert source.let_go[ZERO] == pytest.approx(3.5, abs=0.05)
+        assert handler.running == 1
+        task.cancel()
+        await asyncio.wait({task}, timeout=2.0)
+
+    virtual_time.run(main())
