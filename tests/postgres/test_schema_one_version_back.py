@@ -15,19 +15,21 @@ from outbox_table import event, write
 from quiesce.errors import SchemaMissing, SettingsError
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox import schema_steps
-from quiesce.outbox.event import OutboxEvent
+from quiesce.outbox.event import ClaimedEvent, OutboxEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.outbox.ports import OutboxStore
 from quiesce.postgres import OutboxLog, OutboxRows, connect, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.operating import operating
+from quiesce.postgres.row_claim import events_of
+from quiesce.postgres.row_statements import array
 from quiesce.postgres.schema_differences import differences
 
 FORMER = 1
 
 
 class FormerRows(OutboxRows):
-    """The row store of the version before: its statements, its look at the tables."""
+    """The row store of the version before: its statements, its look at the tables, and how it asked."""
 
     async def open(self) -> "FormerRows":
         self._connections.reopen()
@@ -35,6 +37,15 @@ class FormerRows(OutboxRows):
         async with connect(self._dsn) as connection:
             assert await schema.applied_version(connection) >= FORMER
         return self
+
+    async def _read(self, connection: Connection, limit: int) -> list[ClaimedEvent]:
+        in_flight = {position for claim in self._open for position in claim._in_order}
+        self._left = {}
+        rows = await connection.fetch(
+            self._statements.claim, limit, array(in_flight), self._max_claim_bytes, self._floor.begin(time.monotonic())
+        )
+        events, _ = events_of([(row[0], row[1] and str(row[1]), *row[2:]) for row in rows], self._left)
+        return events
 
 
 @pytest.fixture
