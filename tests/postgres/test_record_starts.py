@@ -26,7 +26,7 @@ async def row(dsn: str, partition: int = 0) -> tuple[object, ...]:
     async with connect(dsn) as connection:
         found = await connection.fetchrow(
             "SELECT first_offset, last_offset, suspect_first, suspect_last, deaths FROM record_start "
-            "WHERE partition = $1",
+            "WHERE consumer = 'c' AND partition = $1",
             partition,
         )
         assert found is not None
