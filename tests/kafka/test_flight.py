@@ -1,5 +1,6 @@
 """The delivery reports of one call: each counted once, for the call and the event that it is about."""
 
+from collections.abc import Callable
 from typing import cast
 from uuid import uuid4
 
@@ -17,8 +18,8 @@ def events(count: int) -> list[PlainEvent]:
     return [PlainEvent(n, uuid4(), "k", "t", "Happened", b"", {}) for n in range(count)]
 
 
-def judge(error: KafkaError, _: Message) -> Outcome | None:
-    return Dead("too large") if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else None
+def judge(error: KafkaError, _: Message) -> tuple[Outcome | None, Callable[[], None] | None]:
+    return (Dead("too large") if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else None), None
 
 
 def begin(count: int, reports: Reports) -> Flight:
@@ -42,6 +43,18 @@ async def test_a_call_ends_with_its_last_report_in_whatever_order_they_come() ->
     assert not await ended(flight), "whoever serves the reports ends the call, on the loop"
     flight.finish()
     assert await ended(flight)
+
+
+async def test_what_a_refusal_sets_off_finds_its_outcome_noted() -> None:
+    """It may end the call, from the other thread, in that very instant."""
+    seen: list[Outcome | None] = []
+
+    def judge_and_end(_: KafkaError, __: Message) -> tuple[Outcome, Callable[[], None]]:
+        return Dead("forbidden"), lambda: seen.append(flight.outcomes.get(flight.events[0].id))
+
+    flight = Flight(judge_and_end, events(1), Reports())
+    flight.reports[0](KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), REPORT)
+    assert seen == [Dead("forbidden")]
 
 
 async def test_a_call_whose_reports_all_came_before_the_last_hand_over_ends_with_it() -> None:

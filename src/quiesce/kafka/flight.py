@@ -11,8 +11,9 @@ from quiesce.outbox.answers import Answers
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Outcome
 
-Judge = Callable[[KafkaError, Message], Outcome | None]
-"""What a refusal means for one event; None leaves its fate unknown."""
+Judge = Callable[[KafkaError, Message], tuple[Outcome | None, Callable[[], None] | None]]
+"""What a refusal means for one event, and what is to be called once that is noted, if anything. None for the outcome
+leaves its fate unknown."""
 
 Report = Callable[[KafkaError | None, Message], None]
 """What librdkafka calls with the delivery report of one event."""
@@ -73,10 +74,13 @@ class Flight:
     def report_refused(self, place: int, error: KafkaError, message: Message) -> None:
         """A delivery report that is no ack. Called on the poller's thread or the loop's."""
         event_id = self.events[place].id
-        outcome = self._judge(error, message)
+        outcome, then = self._judge(error, message)
         if outcome is not None:
             self.outcomes.refused[event_id] = outcome
         self._others.append(event_id)
+        if then is not None:
+            # Only now: it may end this call, which then has the outcome.
+            then()
 
     def refuse(self, event_id: UUID, outcome: Outcome) -> None:
         """An event that is not handed over at all."""

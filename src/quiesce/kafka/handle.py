@@ -204,28 +204,29 @@ class Handle:
                 self.fail(outcome.reason)
         return self.usable
 
-    def judge(self, error: KafkaError, message: Message) -> Outcome | None:
-        """The verdict of one delivery report. Called on the poller's thread."""
+    def judge(self, error: KafkaError, message: Message) -> tuple[Outcome | None, Callable[[], None] | None]:
+        """The verdict of one delivery report, see `Judge`. Called on the poller's thread."""
         topic = message.topic() or ""
         if error.code() in TOO_LARGE and not self._was_alone(message):
             self.refused_batches.add(topic)
             self.given_up += 1
-            on_loop(self._loop, self.fail, f"a batch for topic {topic!r} is over the topic's size limit")
-            return None
+            return None, self._failing(f"a batch for topic {topic!r} is over the topic's size limit")
         purged = error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
         number = message.partition()
         if purged and number is not None and (topic, number) in self.leaderless:
-            return no_leader(topic, number)
+            return no_leader(topic, number), None
         outcome = judge(error)
         if outcome is None:
             self.given_up += 1
-            if not purged:
-                on_loop(self._loop, self.fail, named(error))
-        elif about_topic(error):
+            return None, None if purged else self._failing(named(error))
+        if about_topic(error):
             self.shut[topic] = outcome
             # The topic may be there again for the next event of the key.
-            on_loop(self._loop, self.fail, named(error))
-        return outcome
+            return outcome, self._failing(named(error))
+        return outcome, None
+
+    def _failing(self, reason: str) -> Callable[[], None]:
+        return partial(on_loop, self._loop, self.fail, reason)
 
     def _was_alone(self, message: Message) -> bool:
         """Whether a batch that the broker found too large can only have had this message in it.

@@ -16,7 +16,8 @@ class ReadAhead:
 
     At most `limit` records, and about `limit_bytes`, are fetched ahead for the partitions that flow. A
     partition that is full, since its records may not be taken, is paused alone; it holds `limit` at most
-    besides, and what the last call of the client brought. Once everything had to be paused, it flows again when half is gone.
+    besides, and what the last call of the client brought. Once everything had to be paused, it flows again when half
+    is gone.
     """
 
     def __init__(self, limit: int, limit_bytes: int) -> None:
