@@ -284,6 +284,7 @@ class Handle:
         Returns how many messages had no answer.
         """
         self.ended = True
+        queued, before = self.queued(), self.given_up
         if self.broken is not None:
             # The brokers answer, so that nothing need be doubled: only what was not sent is taken back.
             now = time.monotonic()
@@ -298,7 +299,8 @@ class Handle:
         await asyncio.sleep(0)
         self._finish_flights()
         await self.drop(deadline)
-        return self.given_up + left
+        # One that was judged just after it was counted as left is not counted twice.
+        return self.given_up + max(0, min(left, queued - (self.given_up - before)))
 
     def _purge(self, *, in_flight: bool) -> None:
         if self._producer is not None:
