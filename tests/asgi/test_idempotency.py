@@ -5,7 +5,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import asyncpg
 import pytest
@@ -16,6 +16,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from quiesce.asgi import Idempotency, IdempotencyMiddleware
+from quiesce.asgi.idempotency_middleware import _name, _renew
 from quiesce.errors import SettingsError, Unavailable
 from quiesce.postgres import IdempotencyKeys, prune_keys
 from quiesce.supervisor.health import AsgiApp
@@ -423,6 +424,16 @@ async def test_K40_a_4xx_is_stored_where_it_came_with_an_effect_and_else_leaves_
         assert (await here.effects(), len(await here.keys())) == (2, 2)
 
 
+async def test_K40_a_redirect_to_the_other_spelling_of_a_path_does_not_use_the_key_up(shop: Open) -> None:
+    async with shop() as here:
+        # The framework answers 307, and the client follows with the same method, body and key.
+        answer = await here.post("/orders/", "one", b"{}")
+        again = await here.post("/orders", "one", b"{}")
+
+        assert (answer.status, again.status, again.replayed) == (201, 201, True)
+        assert (answer.body, await here.effects()) == (again.body, 1)
+
+
 async def test_K41_one_users_key_is_not_anothers(shop: Open) -> None:
     async with shop(scope=user) as here:
         alice, bob = [await here.post("/orders", "one", x_user=name) for name in ("alice", "bob")]
@@ -431,6 +442,55 @@ async def test_K41_one_users_key_is_not_anothers(shop: Open) -> None:
         assert alice.body != bob.body
         assert not bob.replayed
         assert (nobody.status, nobody.problem, await here.effects()) == (400, "idempotency-scope-unknown", 2)
+
+
+async def test_K41_a_scope_of_any_length_is_told_apart(shop: Open) -> None:
+    async with shop(scope=user) as here:
+        answers = [await here.post("/orders", "one", x_user="s" * 300 + last) for last in "aab"]
+
+        assert [answer.replayed for answer in answers] == [False, True, False]
+        assert [answer.status for answer in answers] == [201] * 3
+
+
+class AsyncScope:
+    async def __call__(self, scope: Any) -> str:
+        return "alice"
+
+
+@pytest.mark.parametrize("scope", [AsyncScope().__call__, AsyncScope(), 7])
+def test_K41_a_scope_that_is_no_plain_function_is_refused_at_the_start(scope: Any) -> None:
+    with pytest.raises(SettingsError, match="takes a plain function, no coroutine function"):
+        Idempotency(IdempotencyKeys(None), scope=scope)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scope", [lambda scope: 7, lambda scope: AsyncScope()(scope)])
+def test_K41_a_scope_that_is_no_text_is_named(scope: Any) -> None:
+    idempotency = Idempotency(IdempotencyKeys(None), scope=scope)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"answered with (int|coroutine), takes text .* such as str\(user_id\)"):
+        idempotency.owner_of({})
+
+
+async def test_a_lease_that_cannot_be_renewed_is_said_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    class Claim:
+        calls = 0
+
+        async def renew(self) -> bool:
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("of the driver")
+            return False
+
+    claim = Claim()
+    async with asyncio.timeout(20):
+        await _renew(cast("Any", claim), 0.01, "POST /orders")
+    assert claim.calls == 2
+    assert "POST /orders: the lease of its idempotency key could not be renewed, and is tried again" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["/a\nERROR forged", "/a\x1b[2J", "/\u2028x"])
+def test_a_path_forges_no_line_of_the_log(path: str) -> None:
+    assert _name({"method": "POST", "path": path}).isprintable()
+    assert _name({"method": "POST", "path": "/orders/7:cancel"}) == "POST /orders/7:cancel"
 
 
 @pytest.mark.parametrize("scope", [None, "tenant", ""])

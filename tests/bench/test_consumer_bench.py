@@ -12,7 +12,13 @@ from quiesce.bench.relay_measures import Move
 from quiesce.cli.main import main
 from quiesce.testing.postgres_address import PostgresAddress
 
-RATES = ("bare_records_per_second", "records_per_second", "rows_records_per_second", "inbox_records_per_second")
+RATES = (
+    "bare_records_per_second",
+    "tuned_records_per_second",
+    "records_per_second",
+    "rows_records_per_second",
+    "inbox_records_per_second",
+)
 
 
 @pytest.mark.timeout(240)
@@ -29,7 +35,7 @@ def test_it_measures_each_on_real_servers_and_ends_with_one_object(postgres: Pos
     assert told["inbox_ratio"] == pytest.approx(
         told["inbox_records_per_second"] / told["rows_records_per_second"], abs=0.01
     )
-    assert set(told["cpu_us_per_record"]) == {"bare", "nothing", "rows", "inbox"}
+    assert set(told["cpu_us_per_record"]) == {"bare", "tuned", "nothing", "rows", "inbox"}
     assert all(part["consumer"] > 0 for part in told["cpu_us_per_record"].values())
     assert told["plan"]["records"] == 3000
     assert "beside the bare loop" in ran.stdout
@@ -45,6 +51,7 @@ def test_the_medians_count_and_both_ratios_are_asked(ours: float, inbox: float, 
     outcome = Outcome(
         {
             "bare": moves(100, 1, 900),
+            "tuned": moves(200, 1, 900),
             "nothing": moves(ours, 1, 900),
             "rows": moves(100, 1, 900),
             "inbox": moves(inbox, 1, 900),
@@ -52,6 +59,7 @@ def test_the_medians_count_and_both_ratios_are_asked(ours: float, inbox: float, 
     )
     told = outcome.as_json()
     assert (told["ratio"], told["inbox_ratio"]) == (ours / 100, inbox / 100)
+    assert told["tuned_ratio"] == ours / 200, "told, and not asked for"
     assert outcome.passed is passed
     assert outcome.cpu("bare") == {"consumer": 3.0, "broker": 5000.0}
 

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
@@ -74,9 +75,15 @@ def dead(kafka: str, topic: MakeTopic, capsys: pytest.CaptureFixture[str]) -> De
 
 def test_letters_are_listed_and_what_is_in_them_only_when_asked_for(dead: Dead) -> None:
     assert dead.run("dead", "list")[:2] == (0, "no dead letters wait\n")
-    dead.fill([dead.letter(1, b"a"), dead.letter(2, b"\xff", code=UNDECODABLE), dead.letter(3, None)])
+    dead.fill([dead.letter(1, b"jane@doe"), dead.letter(2, b"\xff", code=UNDECODABLE), dead.letter(3, None)])
     status, out, _ = dead.run("dead", "list")
     assert status == 0
+    assert "jane@doe" not in out
+    assert f"#{sha256(b'jane@doe').hexdigest()[:8]}" in out, "as in the consumer's logs"
+    assert "jane@doe" not in dead.run("dead", "list", "--json")[1]
+    assert "jane@doe" not in dead.run("dead", "show", "--partition", "0", "--offset", "0")[1]
+    assert "jane@doe" in dead.run("dead", "list", "--payloads")[1]
+    assert dead.json("dead", "list", "--payloads")["letters"][0]["key"] == "jane@doe"
     assert "value 1" not in out
     assert "of a customer" not in out
     assert f"{dead.source}[2]@1" in out

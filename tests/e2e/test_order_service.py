@@ -153,8 +153,8 @@ def test_a_shutdown_closes_producers_then_pools_after_the_last_worker_and_is_mea
     report = process.report()
     assert report is not None
     parts = [resource["part"] for resource in report["resources"]]
-    # The relay's and the consumer's, the one for dead letters among them.
-    assert parts == ["producers"] * 3 + ["pools"] * 2
+    # The relay's and the consumer's, those for dead letters and for starts among them.
+    assert parts == ["producers"] * 3 + ["pools"] * 3
     assert report["resources"][-1]["resource"] == "postgres", "opened first, closed last"
     last_worker = max(worker["ended_at_seconds"] for worker in report["workers"])
     assert {worker["outcome"] for worker in report["workers"]} == {"finished"}

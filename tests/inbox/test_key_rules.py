@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from quiesce.errors import KeyRefused, SettingsError
 from quiesce.inbox.idempotency_key import MAX_KEY, parse_key
 from quiesce.inbox.kept_response import ResponseRules
-from quiesce.inbox.keyed_request import Fingerprint, KeyedRequest
+from quiesce.inbox.keyed_request import Fingerprint, KeyedRequest, storable_scope
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=MAX_KEY)
 
@@ -79,15 +79,26 @@ def test_a_scope_that_no_row_can_hold_is_refused_and_not_shown() -> None:
         assert "secret" not in str(refused.value)
 
 
+def test_K41_a_scope_of_any_length_and_content_is_stored_and_no_two_are_one() -> None:
+    assert storable_scope("alice") == "alice"
+    long = storable_scope("s" * 256)
+    scopes = [long, storable_scope("s" * 257), storable_scope("a\0"), storable_scope("\ud800"), storable_scope(long)]
+    assert len({*scopes, "alice"}) == 6
+    for scope in scopes:
+        KeyedRequest(scope, "k", b"")
+        scope.encode()
+
+
 def test_K40_what_is_kept_by_status_and_effect() -> None:
     rules = ResponseRules(kept_4xx={402})
     kept = {
         status: (rules.keeps(status, False), rules.keeps(status, True))
-        for status in (200, 204, 303, 402, 404, 422, 500, 503)
+        for status in (200, 204, 303, 307, 308, 402, 404, 422, 500, 503)
     }
     assert kept == {
         **dict.fromkeys((200, 204, 303, 402), (True, True)),
-        **dict.fromkeys((404, 422), (False, True)),
+        # A client follows 307 and 308 with the same key.
+        **dict.fromkeys((307, 308, 404, 422), (False, True)),
         **dict.fromkeys((500, 503), (False, False)),
     }
 

@@ -1,5 +1,7 @@
 """Reason, origin and waiting in a record's headers."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,15 @@ from quiesce.inbox.record import Record
 from quiesce.inbox.retry_headers import (
     LONGEST_WAIT,
     NOT_BEFORE,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
     ORIGIN_TIME,
+    ORIGIN_TOPIC,
+    REDRIVES,
+    TOPIC,
+    TRIES,
+    believed,
+    came_back,
     cut,
     for_redrive,
     not_before,
@@ -20,6 +30,7 @@ from quiesce.inbox.retry_headers import (
 )
 
 REASON = Reason(FAILED, "builtins.ValueError", "no such product", 3, "orders")
+HERE = (TOPIC, b"orders")
 OWN = (("id", b"7"), ("type", b"Placed"), ("x", None), ("x", b"\xff"))
 
 
@@ -69,13 +80,49 @@ def test_headers_that_a_handler_copied_to_what_it_wrote_mean_nothing_there() -> 
     assert origin(dead) == ("invoices", 2, 41)
 
 
+FORGED = (
+    (ORIGIN_TOPIC, b"payments"),
+    (ORIGIN_PARTITION, b"0"),
+    (ORIGIN_OFFSET, b"1"),
+    (TRIES, b"99"),
+    (NOT_BEFORE, b"2000"),
+)
+
+
+def test_headers_that_do_not_name_the_topic_they_were_written_for_mean_nothing() -> None:
+    forged = record(headers=(*OWN, *FORGED))
+    assert (origin(forged), tries(forged), not_before(forged)) == (("orders", 2, 41), 0, None)
+
+
+@pytest.mark.parametrize("retry", [lambda source: f"{source}.retry", lambda _: "retry", {"invoices": "x"}.__getitem__])
+def test_headers_are_believed_in_the_retry_topic_of_their_origin_alone(retry: Callable[[str], str]) -> None:
+    forged = record(headers=(*OWN, HERE, *FORGED, (REDRIVES, b"3")))
+    for given_on in (believed(forged, retry), believed(forged, None)):
+        assert (origin(given_on), tries(given_on), not_before(given_on)) == (("orders", 2, 41), 0, None)
+        assert (given_on.headers[: len(OWN)], given_on.key, given_on.value) == (OWN, b"k", b"v")
+        assert redrives(given_on) == 3, "it may have been redriven to its own topic"
+    assert not came_back(forged, retry)
+
+
+def test_a_record_that_came_back_is_given_on_as_it_is() -> None:
+    def retry(source: str) -> str:
+        return f"{source}.retry"
+
+    postponed = record("orders.retry", with_reason(record(), REASON, "orders.retry", until=200.0))
+    assert came_back(postponed, retry)
+    assert believed(postponed, retry) is postponed
+    assert not came_back(record("invoices.retry", postponed.headers), retry), "copied"
+    redriven = record("orders.retry", for_redrive(postponed, "orders.retry", keep_origin=True))
+    assert came_back(redriven, retry)
+
+
 @pytest.mark.parametrize("text", [b"", b"soon", b"-5", "\u0663".encode(), b"9" * 400, b"1.5", None])
 def test_a_header_that_makes_no_sense_is_none(text: bytes | None) -> None:
-    assert not_before(record(headers=((NOT_BEFORE, text),))) is None
+    assert not_before(record(headers=(HERE, (NOT_BEFORE, text)))) is None
 
 
 def test_a_time_with_a_slip_in_its_unit_holds_no_key_for_centuries() -> None:
-    assert not_before(record(headers=((NOT_BEFORE, b"999999999999999"),))) == 100.5 + LONGEST_WAIT
+    assert not_before(record(headers=(HERE, (NOT_BEFORE, b"999999999999999")))) == 100.5 + LONGEST_WAIT
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -84,8 +84,10 @@ def test_K2_one_never_begun_holds_the_commit_in_front_of_itself() -> None:
     assert places(window) == {}
     window.ended(first, Handled())
     assert places(window) == {ZERO: 1}
-    left = window.leave(window.parts[ZERO])
-    assert [one.offset for one in left] == [1]
+    part = window.parts[ZERO]
+    window.leave(part, 0.0)
+    window.begin_no_more(part)
+    assert [one.offset for one in part.handed_back] == [1]
     assert places(window) == {ZERO: 1}, "one that was put away is passed over"
 
 
@@ -264,17 +266,71 @@ def test_a_partition_is_full_while_too_much_was_delivered_beyond_the_first_recor
     assert window.ahead() == 0
 
 
+def test_large_records_make_a_partition_full_though_they_are_few() -> None:
+    window = Window(batch=None, ahead=1000, ahead_bytes=100)
+    large = [Record("t", 0, n, b"k%d" % n, b"x" * 50) for n in range(3)]
+    window.deliver(large[:1], 1, still_ours)
+    assert window.full() == frozenset()
+    window.deliver(large[1:2], 1, still_ours)
+    assert window.full() == {ZERO}
+    window.deliver([Record("t", 1, 0, None, None)], 1, still_ours)
+    assert window.full() == {ZERO}, "the other one flows"
+    window.ended(begin(window), Handled())
+    assert window.full() == frozenset(), "half is gone"
+    window.deliver([Record("t", 0, 9, b"k9", b"x" * 1000)], 1, still_ours)
+    while (piece := window.next(0.0)) is not None:
+        window.ended(piece, Handled())
+    assert window.full() == frozenset(), "one that is larger than all of it goes alone"
+
+
 def test_what_is_put_away_of_a_leaving_partition_is_neither_begun_nor_committed() -> None:
-    window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"))
+    window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"b"))
     one, two = begin(window), begin(window)
     part = window.parts[ZERO]
-    assert [left.offset for left in window.leave(part)] == [1]
+    window.leave(part, 0.0)
+    assert [left.offset for left in part.handed_back] == [3]
     window.ended(two, Handled())
     window.ended(one, PutBack())
+    assert [left.offset for left in part.handed_back] == [3, 1]
     assert not part.in_hand
     assert window.next(1e9) is None
     assert places(window) == {}
     assert window.left == 0
+
+
+def test_K2_what_waits_below_the_last_begun_of_a_leaving_partition_still_begins_so_that_all_done_is_committed() -> None:
+    window = single(*(record(n, b"a" if n in (0, 2, 4, 9) else b"k%d" % n) for n in range(10)))
+    hot = begin(window)
+    for _ in range(5):
+        window.ended(begin(window), Handled())
+    part = window.parts[ZERO]
+    assert part.begun == 8
+    window.leave(part, 0.0)
+    assert [one.offset for one in part.handed_back] == [8, 9]
+    order = []
+    while True:
+        order += offsets(hot)
+        window.ended(hot, Handled())
+        if (piece := window.next(0.0)) is None:
+            break
+        hot = piece
+    assert order == [0, 2, 4]
+    assert places(window) == {ZERO: 8}
+    assert window.left == 0
+
+
+def test_a_key_in_backoff_is_not_waited_for_and_nothing_behind_it_begins_once_its_partition_leaves() -> None:
+    window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"b"))
+    failing, other = begin(window), begin(window)
+    window.ended(other, Handled())
+    part = window.parts[ZERO]
+    window.leave(part, 0.0)
+    assert part.left == 2, "the one in hand, and the one behind it"
+    window.ended(failing, Held({place_of(failing.records[0]): 5.0}))
+    assert window.next(1e9) is None
+    assert sorted(one.offset for one in part.handed_back) == [0, 1, 3]
+    assert window.left == 0
+    assert places(window) == {}
 
 
 class World:
@@ -291,6 +347,7 @@ class World:
         self.delivered: dict[Delivered, list[int]] = defaultdict(list)
         self.done: dict[Delivered, set[int]] = defaultdict(set)
         self.running: list[Piece] = []
+        self.begun: dict[Delivered, int] = defaultdict(int)
         self.ended_of_key: dict[tuple[Delivered, bytes | None], int] = defaultdict(lambda: -1)
 
     def ours(self, number: int, partition: TopicPartition) -> bool:
@@ -314,22 +371,25 @@ class World:
             for one_record in records:
                 self.delivered[self.window.parts[one_record.source]].append(one_record.offset)
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         piece = self.window.next(self.now)
         if piece is None:
-            return
+            return False
         in_hand = {(part, one.key) for other in self.running for part, of in other.shares() for one in of}
         for part, of in piece.shares():
-            assert not part.leaving
+            assert not part.leaving or of[-1].offset < self.begun[part], "begun above what had begun at the revoke"
             assert not part.dropped
             assert [one.offset for one in of] == sorted(one.offset for one in of)
             for one in of:
+                if not part.leaving:
+                    self.begun[part] = max(self.begun[part], one.offset + 1)
                 assert (part, one.key) not in in_hand, "two of one key at once"
                 assert one.offset > self.ended_of_key[part, one.key], "begun again though it is done"
                 earlier = [o for o in self.delivered[part] if o < one.offset and self.key(o) == one.key]
                 mine = {other.offset for other in of}
                 assert all(o in self.done[part] or o in mine for o in earlier), "out of the order of its key"
         self.running.append(piece)
+        return True
 
     def end(self, which: int, how: int) -> None:
         if not self.running:
@@ -369,13 +429,22 @@ class World:
             self.window.confirmed(one)
 
     def leave(self, partition: TopicPartition) -> None:
-        """A revoke that begins, finishes what is in hand, commits, and lets go."""
+        """A revoke that begins, finishes what is in hand and what waits below it, commits, and lets go."""
         part = self.window.parts.get(partition)
         if part is not None:
-            self.window.leave(part)
-            for piece in [one for one in self.running if any(mine is part for mine, _ in one.parts)]:
-                self.end(self.running.index(piece), 0)
+            self.window.leave(part, self.now)
+            waits = part.until > self.now or any(key.until > self.now for key in part.key_queues.values())
+            for _ in range(1000):
+                for piece in [one for one in self.running if any(mine is part for mine, _ in one.parts)]:
+                    self.end(self.running.index(piece), 0)
+                if not part.left:
+                    break
+                while self.begin():
+                    pass
+            assert not part.left, "a revoke does not come to its end"
             self.commit()
+            if not waits:
+                assert max(self.done[part], default=-1) < part.committed, "done, and comes again"
             self.window.drop(part)
         self.away(partition)
 

@@ -2,8 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
+from confluent_kafka import KafkaError, Message
+
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.kafka.read_ahead import ReadAhead
+from quiesce.kafka.records import Reader
 from quiesce.kafka.tails import Tails
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -25,6 +29,32 @@ def test_no_partition_starves_behind_another() -> None:
     assert taken(ahead.take(3, (), now=0)) == [(1, [0, 1]), (0, [3])]
     assert taken(ahead.take(3, (), now=0)) == [(0, [4])]
     assert ahead.take(3, (), now=0) == []
+
+
+@pytest.mark.parametrize("limit", [1, 7, 40])
+def test_a_partition_taken_piece_by_piece_keeps_its_order(limit: int) -> None:
+    ahead = ReadAhead(100, 10**6)
+    ahead.add([run(A, 30)], 1, now=0)
+    offsets = [offset for _ in range(30) for _, got in taken(ahead.take(limit, (), now=0)) for offset in got]
+    assert offsets == list(range(30))
+    assert (len(ahead), ahead.room()) == (0, 100)
+
+
+def test_records_and_what_came_in_their_place_are_told_apart_each_partition_in_order() -> None:
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    messages = [
+        Message("t", 0, 1, b"k", b"a"),
+        Message("t", 0, 2, b"k", b"b"),
+        Message("t", 1, 7, b"k", b"c"),
+        Message("t", 0, 3, error=end),
+        Message("u", 1, 1, None, None),
+        Message("t", 0, 5, b"k", b"d"),
+    ]
+    runs, faults = Reader().read(messages)
+    told = {source: [(record.offset, record.value) for record in records] for source, records in runs.items()}
+    assert told == {A: [(1, b"a"), (2, b"b"), (5, b"d")], B: [(7, b"c")], TopicPartition("u", 1): [(1, None)]}
+    assert all(record.source == source for source, records in runs.items() for record in records)
+    assert faults == [(end, A, 3)]
 
 
 def test_all_is_paused_once_nobody_has_taken_anything_for_a_moment_and_flows_when_half_is_gone() -> None:

@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from broker import QUICK_GROUP, committed, records
@@ -14,10 +15,12 @@ from quiesce import Budget, Consumer, Service, running, service
 from quiesce.errors import SetAsideRefused, Unavailable
 from quiesce.inbox.reason import FAILED, Reason
 from quiesce.inbox.record import Record, TopicPartition
-from quiesce.inbox.retry_headers import not_before, origin, redrives, tries
+from quiesce.inbox.redriven import MARK
+from quiesce.inbox.retry_headers import not_before, origin, redrives, tries, with_reason
 from quiesce.kafka import KafkaDeadLetters, KafkaRetryTopic, KafkaSource
+from quiesce.kafka.dead_reader import Shelf
 from quiesce.kafka.dead_selection import Selection
-from quiesce.kafka.redrive import Plan, redrive
+from quiesce.kafka.redrive import Plan, _Redrive, redrive
 from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import once, open_pool
@@ -211,3 +214,41 @@ async def test_what_a_retry_topic_cannot_take_is_said_apart(kafka: str, topic: M
     with pytest.raises(Unavailable, match=r"'orders\.retry-that-is-not-there' does not exist"):
         await missing.postpone(record, why, time.time(), within(20))
     await missing.close(within(5))
+
+
+async def test_letters_of_one_key_do_not_overtake_one_that_was_not_acked() -> None:
+    class Writer:
+        """Has no ack for the letters named, whatever comes behind them."""
+
+        def __init__(self, *without_ack: int) -> None:
+            self.sent: list[tuple[bytes | None, bytes | None]] = []
+            self.marked: list[bytes | None] = []
+            self._without_ack = without_ack
+
+        async def know(self, topic: str, deadline: Deadline) -> Any:
+            return SimpleNamespace(partitions=1)
+
+        async def write(self, outgoing: Any, deadline: Deadline) -> int:
+            if outgoing.topic == "orders.dead":
+                self.marked.append(dict(outgoing.headers)[MARK])
+                return 99
+            self.sent.append((outgoing.key, outgoing.value))
+            await asyncio.sleep(0)
+            if outgoing.value in [str(one).encode() for one in self._without_ack]:
+                raise Unavailable("no ack by the deadline")
+            return 0
+
+    def letter(offset: int, key: bytes | None) -> Record:
+        read_from = Record("orders", 0, offset, key, str(offset).encode(), (), 0.0)
+        headers = with_reason(read_from, Reason(FAILED, "", "", 1, "orders"), "orders.dead")
+        return Record("orders.dead", 0, offset, key, read_from.value, headers, 0.0)
+
+    writer = Writer(1)
+    work = _Redrive(Plan(), Selection(), cast("Any", None), cast("Any", writer))
+    piece = [letter(0, b"b"), letter(1, b"a"), letter(2, None), letter(3, b"a"), letter(4, b"b"), letter(5, None)]
+    with pytest.raises(Unavailable):
+        await work._deal_with(Shelf("orders.dead", 0, 0, 6), piece)
+    assert [value for key, value in writer.sent if key == b"a"] == [b"1"], "3 would stand before 1"
+    assert [value for key, value in writer.sent if key == b"b"] == [b"0", b"4"]
+    assert writer.marked == [b"0,2,4-5"]
+    assert work.progress.done == 4

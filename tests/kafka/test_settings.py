@@ -215,6 +215,12 @@ def test_where_to_begin_takes_known_words_only() -> None:
         of_member({"auto.offset.reset": "sometimes"})
 
 
+def test_a_client_that_has_read_enough_ahead_looks_again_soon() -> None:
+    # librdkafka's own second is far longer than it takes to handle what was read ahead.
+    assert of_member({}).client["fetch.queue.backoff.ms"] == 50
+    assert of_member({"fetch.queue.backoff.ms": 7}).client["fetch.queue.backoff.ms"] == 7
+
+
 def test_a_static_member_is_known_with_its_session() -> None:
     found = of_member({"group.instance.id": "orders-1", "session.timeout.ms": "9000"})
     assert (found.instance, found.session) == ("orders-1", 9.0)

@@ -1,6 +1,7 @@
 """What the source promises beyond its contract, on Apache Kafka."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -16,6 +17,7 @@ from quiesce.inbox.record import Record, TopicPartition
 from quiesce.kafka import KafkaSource, member
 from quiesce.testing.contracts.source import handle, hold, next_batch, numbered, offsets, values, within
 from quiesce.testing.kafka import LocalKafka
+from quiesce.testing.kafka_address import KafkaAddress
 from quiesce_pytest import MakeTopic
 
 ON_EDGE = {
@@ -97,12 +99,25 @@ async def test_K21_a_missing_topic_is_named_and_the_others_flow(
     await source.close(within(5))
 
 
-async def test_K21_no_topic_at_all_is_told(kafka: str, group: str) -> None:
+async def test_K21_no_topic_at_all_is_told_until_one_is_there(kafka: str, group: str) -> None:
     missing = f"missing-{uuid4().hex[:8]}"
-    source = await KafkaSource(kafka, missing, group=group, settings=QUICK_GROUP).open()
-    with pytest.raises(Unavailable, match=missing):
-        await fetch_until_told(source)
-    await source.close(within(5))
+    settings = QUICK_GROUP | {"topic.metadata.refresh.interval.ms": 500}
+    sources = [await KafkaSource(kafka, missing, group=group, settings=settings).open() for _ in range(2)]
+    for source in sources:
+        for _ in range(3):
+            # The client says it once; whoever asks how things stand is told as long as it lasts.
+            with pytest.raises(Unavailable, match=missing):
+                await fetch_until_told(source)
+    await asyncio.to_thread(KafkaAddress(kafka).create_topic, missing, 1)
+    for source in sources:
+        # One of the two gets nothing, which is no trouble.
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(Unavailable):
+                    await source.fetch(1)
+                    break
+                await asyncio.sleep(0.1)
+        await source.close(within(5))
 
 
 async def test_a_session_that_the_broker_refuses_is_a_wrong_setting(kafka: str, topic: MakeTopic, group: str) -> None:

@@ -10,6 +10,16 @@ from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 
+RETRY_TOPIC = "products"
+"""Where the scripted source's records stand. Those with the headers of `came_back` were first read elsewhere."""
+
+
+def came_back(**more: int) -> tuple[tuple[str, bytes | None], ...]:
+    """The headers of a record of the retry topic; `tries=2` stands for `quiesce-tries`, and so on."""
+    said = {"topic": RETRY_TOPIC, "origin-topic": "orders", "origin-partition": 3, "origin-offset": 9}
+    said |= {name.replace("_", "-"): value for name, value in more.items()}
+    return tuple((f"quiesce-{name}", str(value).encode()) for name, value in said.items())
+
 
 class Kept:
     """Keeps records, as a topic does. `away` until an instant; `refuses` some for good."""
@@ -36,6 +46,9 @@ class Kept:
         if record.offset in self._refuses:
             raise SetAsideRefused(f"{record} is too large")
         self.records.append((record.offset, reason))
+
+    def topic_of(self, source: str, /) -> str:
+        return RETRY_TOPIC
 
     async def postpone(self, record: Record, reason: Reason, not_before: float, deadline: Deadline) -> None:
         await self.set_aside(record, reason, deadline)

@@ -123,8 +123,8 @@ def test_a_handler_that_fails_skips_nothing(caplog: pytest.LogCaptureFixture) ->
 
     virtual_time.run(main())
     errors = [line for line in caplog.records if line.levelname == "ERROR"]
-    assert [line.getMessage().partition(":")[2].count("products[0]@2") for line in errors] == [1, 2, 2]
-    assert [bool(line.exc_info) for line in errors] == [True, False, False], "a traceback for each try"
+    assert [line.getMessage().partition(":")[2].count("products[0]@2") for line in errors] == [1, 1, 1]
+    assert all("ValueError at scripted_handler.py:" in line.getMessage() for line in errors)
     assert "value" not in caplog.text.replace("ValueError", "")
 
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, Literal
 
 import pytest
+from scripted_asides import Kept, came_back
 from scripted_handler import EVERY_HALF_SECOND, Handler, run
 from scripted_source import MemorySource, record
 
@@ -192,11 +193,7 @@ def test_handlers_by_type_and_by_topic_get_their_records_with_the_decoded_value(
         assert got == [("placed", 0, 0), ("other", 1, 1), ("placed", 2, 2)]
         got.clear()
         # One that came by a retry topic goes to the handler of the topic it comes from.
-        origin = (
-            ("quiesce-origin-topic", b"orders"),
-            ("quiesce-origin-partition", b"3"),
-            ("quiesce-origin-offset", b"9"),
-        )
+        origin = came_back()
         source = MemorySource([Record("products", 0, 0, b"k", b'{"n": 0}', origin), typed(1, "x")])
         await run(
             Consumer(source, by_topic({"orders": placed, "products": other}), "word", decode=json_value),
@@ -204,7 +201,9 @@ def test_handlers_by_type_and_by_topic_get_their_records_with_the_decoded_value(
         )
         assert got == [("other", 0, 0), ("other", 1, 1)]
         source = MemorySource([Record("products", 0, 0, b"k", b'{"n": 0}', origin)])
-        await run(Consumer(source, by_topic({"orders": placed}), "word", decode=json_value), stop_at=source.now() + 1.0)
+        handlers = by_topic({"orders": placed})
+        consumer = Consumer(source, handlers, "word", decode=json_value, retry_topic=Kept())
+        await run(consumer, stop_at=source.now() + 1.0)
         assert got[2:] == [("placed", 0, 0)]
 
     virtual_time.run(main())

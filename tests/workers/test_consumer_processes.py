@@ -59,7 +59,10 @@ def effects(dsn: str) -> Counter[tuple[int, int]]:
 
 
 class Load:
-    """Produces records with keys and event ids until it is told to stop. Knows how many the broker has."""
+    """Produces records with keys and event ids until it is told to stop. Knows how many the broker has.
+
+    One in ten has the key `hot`, and these come in a row.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acked = 0
@@ -70,8 +73,9 @@ class Load:
 
     def produce(self, count: int) -> None:
         for n in range(self.acked, self.acked + count):
+            key = b"hot" if n % 50 < 5 else b"k%d" % (n % 50)
             self._producer.produce(
-                self._topic, b"v", key=b"k%d" % (n % 50), headers={"id": f"event-{n}"}, on_delivery=self._delivered
+                self._topic, b"v", key=key, headers={"id": f"event-{n}"}, on_delivery=self._delivered
             )
             self._producer.poll(0)
         assert self._producer.flush(30) == 0
@@ -95,7 +99,7 @@ class Load:
 
 
 @pytest.mark.timeout(180)  # six processes, three of them one after the other
-def test_a_rolling_restart_of_three_consumers_under_load_handles_everything_once(
+def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_everything_once(
     kafka: str, name: str, database: str, start: Start
 ) -> None:
     with Load(kafka, name) as load:

@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted_asides import Kept, Starts
+from scripted_asides import Kept, Starts, came_back
 from scripted_handler import EVERY_HALF_SECOND, Handler, run
 from scripted_source import MemorySource, record
 
-from quiesce.errors import SettingsError, Unavailable
+from quiesce.errors import QuiesceError, SettingsError, Unavailable
 from quiesce.inbox.events import HandlerFailed, RecordPostponed, RecordSetAside
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.testing import virtual_time
@@ -185,7 +185,7 @@ def test_with_a_retry_topic_a_failed_record_is_put_off_and_those_behind_it_do_no
         source.records = [
             record(0),
             # Its second try failed on the retry topic.
-            Record("products", 0, 1, b"key", b"v", (("quiesce-tries", b"2"),)),
+            Record("products", 0, 1, b"key", b"v", came_back(tries=2)),
             record(2),
         ]
         consumer = Consumer(
@@ -211,8 +211,8 @@ def test_with_a_retry_topic_a_failed_record_is_put_off_and_those_behind_it_do_no
 def test_K27_a_record_goes_on_waiting_until_the_time_its_headers_say(in_batches: bool) -> None:
     async def main() -> None:
         def until(offset: int, seconds: int, key: bytes) -> Record:
-            header = ("quiesce-not-before", str((1_000_000 + seconds) * 1000).encode())
-            return Record("products", 0, offset, key, b"v", (header,))
+            headers = came_back(not_before=(1_000_000 + seconds) * 1000)
+            return Record("products", 0, offset, key, b"v", headers)
 
         source = MemorySource([until(0, 50, b"a"), until(1, 10, b"b"), until(2, 5, b"a")])
         begun: dict[int, float] = {}
@@ -225,7 +225,8 @@ def test_K27_a_record_goes_on_waiting_until_the_time_its_headers_say(in_batches:
                 await handle(one)
 
         handlers = batches(handle_all) if in_batches else handle
-        await run(Consumer(source, handlers, wall=lambda: 1_000_000.0 + source.now()), stop_at=100.0)
+        consumer = Consumer(source, handlers, retry_topic=Kept(), wall=lambda: 1_000_000.0 + source.now())
+        await run(consumer, stop_at=100.0)
         assert begun == {0: pytest.approx(50, abs=0.1), 1: pytest.approx(10, abs=0.1), 2: pytest.approx(50, abs=0.1)}
         assert source.committed == {ZERO: 3}
 
@@ -322,9 +323,8 @@ def test_K23_what_killed_its_process_is_remembered_until_somebody_has_it() -> No
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_K23_whenever_a_handler_runs_the_starts_of_its_records_are_noted(in_batches: bool) -> None:
     async def main() -> None:
-        header = (("quiesce-not-before", b"1000005000"),)
         records = [record(n, key=b"k%d" % (n % 5)) for n in range(20)]
-        records[7] = Record("products", 0, 7, b"k2", b"v", header)
+        records[7] = Record("products", 0, 7, b"k2", b"v", came_back(not_before=1_000_005_000))
         starts, source = Starts(), MemorySource(records)
         failed: dict[int, int] = {3: 2, 12: 1}
         away = [1]
@@ -350,6 +350,7 @@ def test_K23_whenever_a_handler_runs_the_starts_of_its_records_are_noted(in_batc
             source,
             batches(handle_all) if in_batches else handle,
             concurrency=3,
+            retry_topic=Kept(refuses=range(20)),  # tried again in place
             starts=starts,
             retries=Retries(backoff=EVERY_HALF_SECOND, never=(AssertionError,)),
             wall=lambda: 1_000_000.0 + source.now(),
@@ -406,13 +407,14 @@ def test_what_counts_as_an_outage_and_what_does_not() -> None:
             ValueError(),
             UniqueViolation(),
             FileNotFoundError(2, "no such file"),
-            SettingsError("x"),
+            QuiesceError("x"),
             ExceptionGroup("one", [ConnectionResetError(), ValueError()]),
         )
     )
     retries = Retries(counted=(TimeoutError,), outages=(KeyError,))
     assert retries.judge(TimeoutError()) is Verdict.AGAIN
     assert retries.judge(KeyError()) is Verdict.OUTAGE
-    assert retries.judge(SettingsError("x")) is Verdict.NEVER
+    assert retries.judge(SettingsError("x")) is Verdict.OUTAGE, "it is mended without touching the records"
+    assert retries.judge(QuiesceError("x")) is Verdict.NEVER
     with pytest.raises(SettingsError, match="attempts"):
         Retries(attempts=0)

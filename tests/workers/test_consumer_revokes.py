@@ -7,7 +7,7 @@ import pytest
 from scripted_handler import EVERY_HALF_SECOND, Handler, run
 from scripted_source import MemorySource, record
 
-from quiesce.errors import HandlerStuck
+from quiesce.errors import HandlerStuck, RecordFailed
 from quiesce.inbox.events import CommitLate
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.testing import virtual_time
@@ -31,6 +31,128 @@ def test_what_has_begun_of_a_leaving_partition_ends_and_is_committed_and_nothing
         assert sorted(handler.handled) == sorted([*range(6), *range(20)])
         assert source.let_go[ZERO] == pytest.approx(0.6, abs=0.02), "the group waited longer than it had to"
         assert not stop.told(CommitLate)
+
+    virtual_time.run(main())
+
+
+def hot_key_first(count: int = 40) -> list[Record]:
+    """The first two are of one key, which `hot` takes a second for; the others are quick."""
+    return [record(n, key=b"hot" if n < 2 else b"k%d" % n) for n in range(count)]
+
+
+async def hot(record: Record) -> None:
+    await asyncio.sleep(1.0 if record.key == b"hot" else 0.01)
+
+
+@pytest.mark.parametrize("how", ["revoked", "stopped"])
+def test_K2_a_record_that_waits_behind_its_key_still_begins_so_that_nothing_done_comes_again(how: str) -> None:
+    async def main() -> None:
+        source = MemorySource(hot_key_first())
+        done: list[int] = []
+
+        async def handle(record: Record) -> None:
+            await hot(record)
+            done.append(record.offset)
+
+        if how == "revoked":
+            asyncio.get_running_loop().call_at(0.5, source.revoke, ZERO)
+        stop = await run(Consumer(source, handle, concurrency=4), stop_at=0.5 if how == "stopped" else 10.0)
+        assert sorted(done) == list(range(40))
+        assert source.committed == {ZERO: 40}
+        assert source.now() < 3.0 or how == "revoked"
+        assert source.let_go.get(ZERO, 2.0) == pytest.approx(2.0, abs=0.05)
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("how", ["revoked", "stopped"])
+def test_K2_with_batches_too_a_key_that_is_caught_up_one_by_one_is_caught_up_before_its_partition_goes(
+    how: str,
+) -> None:
+    async def main() -> None:
+        late = (0, 2, 4, 6, 8)
+        source = MemorySource([record(n, key=b"late" if n in late else b"k%d" % n) for n in range(40)])
+        done: list[int] = []
+        failures = [source.records[0]]
+
+        async def handle(records: list[Record]) -> None:
+            if failures:
+                raise RecordFailed(failures.pop())
+            await asyncio.sleep(0.2 if records[0].key == b"late" else 0.01)
+            done.extend(one.offset for one in records)
+
+        if how == "revoked":
+            asyncio.get_running_loop().call_at(0.8, source.revoke, ZERO)
+        consumer = Consumer(source, batches(handle), batch=10, concurrency=2, backoff=EVERY_HALF_SECOND)
+        await run(consumer, stop_at=0.8 if how == "stopped" else 10.0)
+        assert [offset for offset in done if offset in late] == list(late)
+        assert sorted(done) == list(range(40))
+        assert source.committed == {ZERO: 40}
+        assert source.let_go.get(ZERO, 1.5) == pytest.approx(1.5, abs=0.1)
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("how", ["revoked", "stopped"])
+def test_what_waits_behind_a_hot_key_begins_for_half_of_the_bound_and_then_goes(how: str) -> None:
+    async def main() -> None:
+        records = [record(n, key=b"hot" if n < 20 else b"k%d" % n) for n in range(40)]
+        source = MemorySource(records, revoke_bound=5.0)
+        done: list[int] = []
+
+        async def handle(record: Record) -> None:
+            await hot(record)
+            done.append(record.offset)
+
+        if how == "revoked":
+            asyncio.get_running_loop().call_at(1.5, source.revoke, ZERO)
+        at, within = (30.0, 20.0) if how == "revoked" else (1.5, 5.0)
+        stop = await run(Consumer(source, handle, concurrency=4), stop_at=at, within=within)
+        # The last one begins before 4.0, which is half of the bound, and ends.
+        assert sorted(done)[:4] == [0, 1, 2, 3]
+        assert 4 not in done
+        assert source.committed == {ZERO: 4}
+        assert source.let_go.get(ZERO, 4.0) == pytest.approx(4.0, abs=0.1)
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+@pytest.mark.parametrize("how", ["revoked", "stopped"])
+def test_what_would_not_end_in_time_does_not_begin_any_more_and_is_not_torn(how: str) -> None:
+    async def main() -> None:
+        source, handler = MemorySource([record(n) for n in range(6)]), Handler(3.0)
+        # A second key, done meanwhile, so that something lies above what waits.
+        source.records = [*source.records, record(6, key=b"other")]
+        if how == "revoked":
+            asyncio.get_running_loop().call_at(5.0, source.revoke, ZERO)
+        at = 30.0 if how == "revoked" else 5.0
+        stop = await run(Consumer(source, handler, concurrency=2), stop_at=at, within=5.0)
+        assert handler.began == [0, 6, 1]
+        assert sorted(handler.handled) == [0, 1, 6]
+        assert source.committed == {ZERO: 2}
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
+def test_batches_that_fail_while_their_partition_goes_are_still_halved_and_what_is_done_is_committed() -> None:
+    async def main() -> None:
+        source = MemorySource([record(n, key=b"k%d" % n) for n in range(8)])
+        done: list[int] = []
+
+        async def handle(records: list[Record]) -> None:
+            await asyncio.sleep(0.1)
+            if any(one.offset == 6 for one in records):
+                raise ValueError("cannot handle it")
+            done.extend(one.offset for one in records)
+
+        asyncio.get_running_loop().call_at(0.05, source.revoke, ZERO)
+        await run(Consumer(source, batches(handle), backoff=EVERY_HALF_SECOND), stop_at=10.0)
+        assert done == [0, 1, 2, 3, 4, 5]
+        assert source.committed == {ZERO: 6}
+        assert source.let_go[ZERO] < 1.0, "a back-off held up the group"
 
     virtual_time.run(main())
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from quiesce.errors import SettingsError
 from quiesce.inbox.kept_response import KEPT_HEADERS, ResponseRules
+from quiesce.inbox.keyed_request import storable_scope
 from quiesce.inbox.ports import KeyClaim, KeyStore
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class Idempotency:
         keys: where they are kept, such as `quiesce.postgres.IdempotencyKeys(db)`.
         scope: tells whose key a request's is, from the ASGI scope: a user or a tenant **as it was authenticated**. Two
             users may send the same key; neither may get the other's answer. "none" says that all requests share one
-            set of keys. None of a function refuses the request.
+            set of keys. A plain function, which answers with text of any length; None refuses the request.
         required: whether a guarded request without a key is refused, with 400.
         methods: those that are guarded.
         applies: which of these are; all of them by default.
@@ -60,6 +61,11 @@ class Idempotency:
                 f"Idempotency: got scope={scope!r}, takes a function of the ASGI scope that says whose key it is, such "
                 "as the authenticated user, or 'none' where all callers may share one set of keys"
             )
+        if not isinstance(scope, str) and (_is_coroutine_function(scope) or not callable(scope)):
+            raise SettingsError(
+                f"Idempotency: got scope={getattr(scope, '__qualname__', scope)!r}, takes a plain function, no "
+                "coroutine function: have whatever authenticates leave the user in the ASGI scope, as scope['user']"
+            )
         if wait < 0 or max_request_bytes < 0:
             raise SettingsError(
                 f"Idempotency: got wait={wait:g} and max_request_bytes={max_request_bytes}, takes 0 or more"
@@ -79,8 +85,25 @@ class Idempotency:
         return scope["type"] == "http" and scope["method"].upper() in self._methods and self._applies(scope)
 
     def owner_of(self, scope: Mapping[str, Any]) -> str | None:
-        """Whose key it is; empty where all share them, None where nobody knows."""
-        return "" if isinstance(self._scope_of, str) else self._scope_of(scope) or None
+        """Whose key it is; empty where all share them, None where nobody knows.
+
+        Raises:
+            SettingsError: the function's answer is neither text nor None.
+        """
+        if isinstance(self._scope_of, str):
+            return ""
+        # What it is annotated with binds nobody.
+        owner: object = self._scope_of(scope)
+        if owner is None or owner == "":
+            return None
+        if not isinstance(owner, str):
+            if inspect.iscoroutine(owner):
+                owner.close()
+            raise SettingsError(
+                f"Idempotency: the function scope= answered with {type(owner).__name__}, takes text that says whose "
+                "key it is, such as str(user_id), or None"
+            )
+        return storable_scope(owner)
 
     @property
     def attempt(self) -> int:
@@ -122,6 +145,10 @@ class Idempotency:
         others = [one for name, one in signature.parameters.items() if name != "connection"]
         vars(with_connection)["__signature__"] = signature.replace(parameters=others)
         return with_connection
+
+
+def _is_coroutine_function(scope: object) -> bool:
+    return inspect.iscoroutinefunction(scope) or inspect.iscoroutinefunction(getattr(scope, "__call__", None))  # noqa: B004
 
 
 def _claim() -> KeyClaim:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from quiesce.asgi.held_response import HeldResponse
 from quiesce.asgi.idempotency import Idempotency, current_claim
@@ -28,6 +29,8 @@ CLAIMED = "idempotency.claimed"
 """The key is claimed and the handler has not begun: a crash here leaves nothing done."""
 
 _RETRY_AFTER = 1
+_PLAIN = "/!$&'()*+,;=:@"
+"""What stands in a path without being escaped (RFC 3986, 3.3)."""
 
 
 class IdempotencyMiddleware:
@@ -154,6 +157,9 @@ async def _renew(claim: KeyClaim, every: float, name: str) -> None:
                 return
         except Unavailable as error:
             log.warning("%s: the lease of its idempotency key could not be renewed: %s", name, error)
+        except Exception:
+            # Nobody waits for this task: what it raised would be told by nobody, and the lease would run out.
+            log.exception("%s: the lease of its idempotency key could not be renewed, and is tried again", name)
 
 
 def _without_other_ways(extensions: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,4 +168,5 @@ def _without_other_ways(extensions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name(scope: Mapping[str, Any]) -> str:
-    return f"{scope['method']} {scope['path']}"
+    """As it was sent, or nearly: a decoded path may hold a line feed, and forge a line of the log."""
+    return f"{scope['method']} {quote(scope['path'], safe=_PLAIN)}"

@@ -1,4 +1,5 @@
-"""The loop that the consumer is compared with: what anybody would write first, and as fast as that goes.
+"""The loop that the consumer is compared with: what anybody would write first, and as fast as that goes, with the
+client's own settings or with the one of ours that keeps fetching from standing still.
 
 It knows no order by key, no stop, no rebalance and no retry; offsets are committed by the client's own timer, whatever
 became of the records. Run as `python -m quiesce.bench.consumer_bare`, with a `Job` on standard input.
@@ -18,9 +19,15 @@ BOUND = 60.0
 
 def main() -> int:
     job = Job.loads(sys.stdin.read())
-    consumer = Consumer(
-        {"bootstrap.servers": job.broker, "group.id": job.group, "auto.offset.reset": "earliest", "log_level": 3}
-    )
+    settings: dict[str, str | int] = {
+        "bootstrap.servers": job.broker,
+        "group.id": job.group,
+        "auto.offset.reset": "earliest",
+        "log_level": 3,
+    }
+    if job.fetch_again:
+        settings["fetch.queue.backoff.ms"] = job.fetch_again
+    consumer = Consumer(settings)
     consumer.subscribe([job.topic])
     mark("up")
     handled = size = 0

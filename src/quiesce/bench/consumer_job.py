@@ -20,6 +20,7 @@ class Job:
         records: how many there are.
         page: most records of one batch, or of one call of `consume`.
         handler: one of `HANDLERS`. The bare loop does nothing with them.
+        fetch_again: for the bare loop, librdkafka's `fetch.queue.backoff.ms`; 0 leaves it as it is.
         dsn: the database with the inbox's tables and `bench_effect`, where the handler writes.
     """
 
@@ -30,6 +31,7 @@ class Job:
     page: int
     handler: str = "nothing"
     dsn: str = ""
+    fetch_again: int = 0
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))

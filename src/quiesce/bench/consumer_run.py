@@ -1,4 +1,4 @@
-"""One whole run of `quiesce bench consumer`: the same records, read in turns by a bare loop and by our consumer."""
+"""One whole run of `quiesce bench consumer`: the same records, read in turns by bare loops and by our consumer."""
 
 import contextlib
 import statistics
@@ -16,6 +16,7 @@ from quiesce.bench.relay_measures import Move, together
 from quiesce.bench.servers import Servers, servers
 from quiesce.errors import StartError
 from quiesce.inbox.schema_steps import INBOX
+from quiesce.kafka.consumer_settings import FETCH_AGAIN
 
 RATIO, INBOX_RATIO = 0.6, 0.7
 """Of the bare loop's records a second, and of those of the same handler without an inbox, at least."""
@@ -81,11 +82,14 @@ class Outcome:
             return Figure(key, says, self.median(which), "/s", samples=samples)
 
         ratio = self.median("nothing") / self.median("bare")
+        tuned_ratio = self.median("nothing") / self.median("tuned")
         inbox_ratio = self.median("inbox") / self.median("rows")
         return [
             rate("bare_records_per_second", "a bare consume loop", "bare"),
+            rate("tuned_records_per_second", "the same that never waits a second to fetch", "tuned"),
             rate("records_per_second", "our consumer, in batches", "nothing"),
             Figure("ratio", "beside the bare loop", ratio, "", RATIO, at_least=True),
+            Figure("tuned_ratio", "beside the one that never waits", tuned_ratio, ""),
             rate("rows_records_per_second", "our consumer, writing a row a record", "rows"),
             rate("inbox_records_per_second", "the same with an inbox", "inbox"),
             Figure("inbox_ratio", "beside the same without", inbox_ratio, "", INBOX_RATIO, at_least=True),
@@ -118,12 +122,12 @@ def measure(plan: Plan, say: Say) -> Outcome:
     Raises:
         StartError: a server could not be started, or a measured process failed.
     """
-    runs: dict[str, list[Move]] = {"bare": [], "nothing": [], "rows": [], "inbox": []}
+    runs: dict[str, list[Move]] = {which: [] for which in _SAID}
     say("PostgreSQL and the broker start")
     with contextlib.ExitStack() as stack:
         started = stack.enter_context(servers(plan.broker, DURABLE, plan.postgres))
         # Two topics, so that nobody fetches more than is counted.
-        sizes = {"bare": plan.records, "nothing": plan.records, "rows": plan.rows, "inbox": plan.rows}
+        sizes = {which: plan.rows if which in ("rows", "inbox") else plan.records for which in runs}
         topics = {
             records: stack.enter_context(filled(started.bootstrap, records, plan.keys, plan.payload))
             for records in sorted(set(sizes.values()))
@@ -141,6 +145,7 @@ def measure(plan: Plan, say: Say) -> Outcome:
 
 _SAID = {
     "bare": "the bare loop",
+    "tuned": "the bare loop that never waits a second to fetch",
     "nothing": "our consumer",
     "rows": "our consumer, writing a row a record",
     "inbox": "the same with an inbox",
@@ -164,10 +169,12 @@ def _database(started: Servers, wanted: bool) -> Iterator[str]:
 
 def _run(started: Servers, which: str, job: Job) -> Move:
     """From the first batch that is handled to the last."""
-    bare = which == "bare"
+    bare = which in ("bare", "tuned")
     module = f"quiesce.bench.consumer_{'bare' if bare else 'subject'}"
     with _database(started, which in ("rows", "inbox")) as dsn:
         job = replace(job, handler="nothing" if bare else which, dsn=dsn)
+        if which == "tuned":
+            job = replace(job, fetch_again=FETCH_AGAIN)
         with Measured.module(module, job.dumps()) as process:
             process.heard("up")
             cores = started.cores(consumer=process.pid)

@@ -16,7 +16,8 @@ def add_to(topics: Any) -> None:
         "consumer",
         help="how fast the consumer and its inbox are",
         description="Starts PostgreSQL and a broker, fills a topic, and has it read in turns by a bare loop over "
-        "confluent-kafka's consume(), by our consumer (a whole service with metrics, as a process of its own) with a "
+        "confluent-kafka's consume(), by the same with our fetch.queue.backoff.ms, by our consumer (a whole service "
+        "with metrics, as a process of its own) with a "
         "batch handler that looks at each record, by one whose handler reads the JSON and writes a row a record in one "
         "transaction a batch, and by that one with an inbox. All share this machine's cores, so the ratios tell "
         "more than the figures.",
@@ -30,7 +31,7 @@ def add_to(topics: Any) -> None:
         metavar="DSN",
         help="a server that is there, whose user may create databases; without it one is started",
     )
-    add_flag(consumer, "--records", default=500_000, convert=at_least_one, help="records for the first two")
+    add_flag(consumer, "--records", default=500_000, convert=at_least_one, help="records for the first three")
     add_flag(consumer, "--rows", default=200_000, convert=at_least_one, help="records for those that write rows")
     add_flag(consumer, "--keys", default=1_000, convert=at_least_one, help="keys that the records have")
     add_flag(consumer, "--payload", default=200, convert=_payload, help="bytes of each record's value, which is JSON")

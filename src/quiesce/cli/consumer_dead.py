@@ -108,7 +108,7 @@ def run_list(arguments: argparse.Namespace) -> int:
                 letter.partition,
                 letter.offset,
                 instant(letter.timestamp),
-                shortened(key_of(letter)),
+                shortened(key_of(letter, payloads=payloads)),
                 letter.event_id,
                 letter.header(REASON),
                 tries(letter),

@@ -68,7 +68,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_payloads(parser: argparse.ArgumentParser) -> None:
-    add_switch(parser, "--payloads", help="show values and headers, which are hidden else")
+    add_switch(parser, "--payloads", help="show keys, values and headers, which are hidden else")
 
 
 def topic(arguments: argparse.Namespace) -> str:
@@ -103,7 +103,10 @@ def number(text: str) -> int:
 
 
 def as_dict(letter: Record, *, waiting: bool, payloads: bool) -> dict[str, Any]:
-    """A letter for JSON. A key, value or header that is not text stands there as `..._base64`."""
+    """A letter for JSON. A key, value or header that is not text stands there as `..._base64`.
+
+    `payloads`: with key, value and headers.
+    """
     place = origin(letter)
     written = letter.header(ORIGIN_TIME)
     shown: dict[str, Any] = {
@@ -124,10 +127,10 @@ def as_dict(letter: Record, *, waiting: bool, payloads: bool) -> dict[str, Any]:
         "origin": {"topic": place.topic, "partition": place.partition, "offset": place.offset},
         "origin_at": instant(int(written) / 1000) if written and written.isdigit() else None,
         "bytes": None if letter.value is None else len(letter.value),
-        **_plain("key", letter.key),
+        "key_digest": _digest(letter),
     }
     if payloads:
-        shown |= _plain("value", letter.value)
+        shown |= _plain("key", letter.key) | _plain("value", letter.value)
         shown["headers"] = [
             {"name": name} | _plain("value", value) for name, value in letter.headers if not name.startswith(PREFIX)
         ]
@@ -144,9 +147,12 @@ def value_of(letter: Record, *, payloads: bool) -> str:
     return f"({len(letter.value):,} bytes, not text)" if text is None else text
 
 
-def key_of(letter: Record) -> str:
+def key_of(letter: Record, *, payloads: bool) -> str:
+    """For a table: a key may be personal data, so its digest tells one from another, as in the consumers' logs."""
     if letter.key is None:
         return "(none)"
+    if not payloads:
+        return f"#{_digest(letter)}"
     text = _text(letter.key)
     return f"0x{letter.key[:20].hex()}" if text is None else text
 
@@ -156,6 +162,12 @@ def instant(at: float) -> str | None:
     from datetime import UTC, datetime
 
     return None if not 0 < at < 1e11 else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+
+
+def _digest(letter: Record) -> str | None:
+    from quiesce.workers.failures import key_digest
+
+    return None if letter.key is None else key_digest(letter)
 
 
 def _plain(name: str, data: bytes | None) -> dict[str, str | None]:

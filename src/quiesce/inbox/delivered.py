@@ -20,6 +20,8 @@ class Trouble:
     """Attempts that failed."""
     failures: int = 0
     """The same, and the tries that failed for an outage: what the wait grows by."""
+    timeouts: int = 0
+    """Tries that ended in a bare `TimeoutError`, which tells nobody whose fault it was."""
     reason: Reason | None = None
     """It is given up for this reason, and waits to be set aside."""
 
@@ -75,12 +77,18 @@ class Delivered:
         self.most_at_once: int | None = None
         """After a batch failed: how many records the next one may have, up to `narrow_until`."""
         self.narrow_until = -1
+        self.begun = first
+        """Behind the last record that has begun."""
         self.leaving = False
+        self.finish_below: float = -inf
+        """While it is leaving: what waits below this offset may still begin."""
+        self.handed_back: list[Record] = []
+        """While it is leaving: what will not begin any more, and nobody has asked for yet."""
         self.dropped = False
         self.full = False
         self._free_nulls = free_nulls
-        self._marks: deque[tuple[int, int]] = deque()
-        self._count = 0
+        self._marks: deque[tuple[int, int, int]] = deque()
+        self._count = self._bytes = 0
 
     def order_key(self, record: Record) -> OrderKey:
         return record.offset if record.key is None and self._free_nulls else record.key
@@ -91,8 +99,9 @@ class Delivered:
             records = [record for record in records if record.offset >= self.end]
             if not records:
                 return 0
-        self._marks.append((records[0].offset, self._count))
+        self._marks.append((records[0].offset, self._count, self._bytes))
         self._count += len(records)
+        self._bytes += sum([len(record.value or b"") for record in records])
         self.left += len(records)
         self.queue.extend(records)
         self.newest = number
@@ -126,7 +135,9 @@ class Delivered:
 
     def place(self) -> int:
         """The offset that may be committed: nothing before it is left to do."""
-        place = self.queue[0].offset if self.queue else self.end
+        place = self.end
+        if self.queue and self.queue[0].offset < place:
+            place = self.queue[0].offset
         for of_key in self.key_queues.values():
             if of_key.records and of_key.records[0].offset < place:
                 place = of_key.records[0].offset
@@ -140,10 +151,17 @@ class Delivered:
 
         So many come again after a crash, besides those whose commit is on its way.
         """
+        return self.extent()[0]
+
+    def extent(self) -> tuple[int, int]:
+        """The same, and how many bytes their values have."""
         place = self.place()
         while len(self._marks) > 1 and self._marks[1][0] <= place:
             self._marks.popleft()
-        return 0 if place >= self.end else self._count - self._marks[0][1]
+        if place >= self.end:
+            return 0, 0
+        _, count, size = self._marks[0]
+        return self._count - count, self._bytes - size
 
     def confirmed(self, offset: int) -> int:
         """The broker has this offset. Returns how many records were handled since the last time."""
@@ -161,7 +179,32 @@ class Delivered:
         for of_key in self.key_queues.values():
             yield from of_key.records
 
+    def hand_back(self) -> int:
+        """Of one that is leaving: gives up what waits and will not begin here. Returns how many records that is.
+
+        What waits below the last record that has begun still begins, so that it holds back the commit of nothing that
+        was done above it. But nothing is done any more behind the first record that cannot begin now.
+        """
+        limit = min(self.finish_below, self.unchecked_from)
+        if self.until > -inf and self.queue:
+            limit = min(limit, self.queue[0].offset)
+        for of_key in self.key_queues.values():
+            if of_key.until > -inf and of_key.records:
+                limit = min(limit, of_key.records[0].offset)
+        if self.suspect_until >= 0:
+            # A suspect may take all that is done here with it.
+            limit = min([limit, *(one.offset for one in self.waiting() if one.offset < self.suspect_until)])
+        left = [record for record in self.waiting() if record.offset >= limit]
+        if left:
+            for of_key in self.key_queues.values():
+                of_key.records = deque(record for record in of_key.records if record.offset < limit)
+            self.queue = deque(record for record in self.queue if record.offset < limit)
+            self.give_up(left)
+            self.handed_back += left
+        return len(left)
+
     def give_up(self, records: Sequence[Record]) -> None:
-        """These will not be done here: they hold the commit in front of themselves."""
+        """These will not be done here: they hold the commit in front of themselves, and nothing behind them begins."""
         self.left -= len(records)
         self.end = min([self.end, *(record.offset for record in records)])
+        self.finish_below = min(self.finish_below, self.end)

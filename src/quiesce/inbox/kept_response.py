@@ -32,6 +32,10 @@ NEVER_KEPT = frozenset(
 )
 
 
+SENT_AGAIN = frozenset({307, 308})
+"""Redirects that a client follows with the same method, body and key (RFC 9110, 15.4.8 and 15.4.9)."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
     """What a retry is answered. `body` is None where it could not be kept; then `not_kept` says why."""
@@ -46,8 +50,9 @@ class KeptResponse:
 class ResponseRules:
     """Which responses are kept, and what of them.
 
-    A 5xx never is: it says nothing of whether the next attempt succeeds. A 2xx and a 3xx are. A 4xx is kept only where
-    it came with an effect: after the handler's block in its transaction had ended well, or where `kept_4xx` names it. A
+    A 5xx never is: it says nothing of whether the next attempt succeeds. A 2xx and a 3xx are, but for 307 and 308:
+    those ask for the same request, with the same key, at another address. Like a 4xx they are kept only where they came
+    with an effect: after the handler's block in its transaction had ended well; a 4xx also where `kept_4xx` names it. A
     refusal without effect leaves its key free, so that the same key may be used for the corrected request.
 
     Args:
@@ -71,6 +76,8 @@ class ResponseRules:
 
     def keeps(self, status: int, effect: bool) -> bool:
         """Whether the key is used up by this answer. `effect`: the handler's block in its transaction ended well."""
+        if status in SENT_AGAIN:
+            return effect
         if 200 <= status <= 399:
             return True
         return 400 <= status <= 499 and (effect or status in self.kept_4xx)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 MAX_SCOPE = 255
 """Characters of a scope."""
 
+_DIGEST = "sha256:"
+
 
 @dataclass(frozen=True, slots=True)
 class KeyedRequest:
@@ -21,6 +23,14 @@ class KeyedRequest:
             raise ValueError(
                 f"scope of an idempotency key: got {len(self.scope)} characters, takes up to {MAX_SCOPE} without NUL"
             )
+
+
+def storable_scope(owner: str) -> str:
+    """The scope for whoever it is: the same text, or its digest where it is longer than what is stored, or has
+    characters that a database does not take."""
+    if len(owner) <= MAX_SCOPE and owner.isprintable() and not owner.startswith(_DIGEST):
+        return owner
+    return _DIGEST + hashlib.sha256(owner.encode(errors="surrogatepass")).hexdigest()
 
 
 class Fingerprint:

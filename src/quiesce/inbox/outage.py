@@ -6,6 +6,8 @@ from quiesce.errors import TransactionConflict, Unavailable
 _STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25006"})
 # 08: the connection. 53: no connection, no disk, no memory left.
 _CLASSES = ("08", "53")
+# 28: the user is refused, such as after its password was changed. 3D000: no such database. 42501: a right is missing.
+_REFUSED = ("28", "3D000", "42501")
 _CONFLICTS = frozenset({"40001", "40P01"})
 
 
@@ -22,12 +24,18 @@ def meaning_of(error: BaseException, *, lost: bool = False) -> Unavailable | Non
     """
     if _state(error) in _CONFLICTS:
         return TransactionConflict(f"another transaction was in the way: {_told(error)}")
-    return away(error) if lost or says_away(error) else None
+    return away(error) if lost or says_away(error) or _is_refused(error) else None
 
 
 def away(error: BaseException) -> Unavailable:
-    """For an error that is known to be one of an outage."""
-    return Unavailable(f"the database went away, or has no room: {_told(error)}")
+    """For an error that is known to be no fault of a record: an outage, or a server that refuses us."""
+    if _is_refused(error):
+        return Unavailable(f"the database refuses us, mend its user, password, name or rights: {_told(error)}")
+    return Unavailable(f"the database went away, has no room, or cannot be used: {_told(error)}")
+
+
+def _is_refused(error: BaseException) -> bool:
+    return _state(error).startswith(_REFUSED)
 
 
 def _state(error: BaseException) -> str:

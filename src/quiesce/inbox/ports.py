@@ -78,7 +78,7 @@ class Source(Protocol):
 
     @property
     def leaving(self) -> frozenset[TopicPartition]:
-        """What the group takes back right now: begin nothing more of it; finish, commit, `done`.
+        """What the group takes back right now: begin nothing above what has begun; finish that, commit, `done`.
 
         It may still be committed. The group waits for it, up to the revoke bound.
         """
@@ -119,7 +119,8 @@ class SetsAside(Protocol):
     async def close(self, deadline: Deadline) -> Closed: ...
 
     async def set_aside(self, record: Record, reason: Reason, deadline: Deadline) -> None:
-        """Returns when it is kept where it outlives this process: its offset may be committed then.
+        """Returns when it is kept where it outlives this process: its offset may be committed then. What the
+        `quiesce-` headers of the record say may be believed: the consumer has left out those that may not.
 
         A record may be kept twice, such as when its ack came too late.
 
@@ -143,6 +144,11 @@ class Postpones(Protocol):
     async def open(self) -> "Postpones": ...
 
     async def close(self, deadline: Deadline) -> Closed: ...
+
+    def topic_of(self, source: str, /) -> str:
+        """The topic that records first read from `source` wait in. The consumer believes the headers about tries and
+        waiting there, and nowhere else: anybody may write such headers."""
+        ...
 
     async def postpone(self, record: Record, reason: Reason, not_before: float, deadline: Deadline) -> None:
         """Returns when it is kept where it outlives this process. `not_before` is seconds since the epoch.
@@ -174,6 +180,15 @@ class CountsStarts(Protocol):
 
         It never raises: what it cannot write makes a later owner careful, and no more.
         """
+        ...
+
+
+@runtime_checkable
+class KeepsStarts(Protocol):
+    """A `CountsStarts` whose `close` tells that all in hand has ended, unless it is told otherwise."""
+
+    def keep(self, consumer: str, records: Sequence[Record]) -> None:
+        """A handler of these cannot be ended, and ends its process: their starts stay, as if it had been killed."""
         ...
 
 

@@ -4,9 +4,13 @@ All of them begin with `quiesce-`. They are replaced on each pass and never pile
 hundred times has as many headers as one that went once. Headers of the record's own stay as they are.
 
 Handlers copy headers: what they write about a record may go out with that record's. So `quiesce-topic` says which topic
-the others were written for, and on any other topic they mean nothing.
+the others were written for, and on any other topic, or without it, they mean nothing.
+
+Whoever may produce to a topic can write all of them. So a consumer believes them only where it is told that a topic is
+its retry topic (`came_back`), and an operator's commands only in the topic that they are given as dead letters.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from quiesce.inbox.reason import Reason
@@ -87,6 +91,35 @@ def origin(record: Record) -> Origin:
     return Origin(topic, partition, offset)
 
 
+def came_back(record: Record, retry_topic_of: Callable[[str], str] | None) -> bool:
+    """Whether it stands in the retry topic of where it says that it was first read.
+
+    Args:
+        retry_topic_of: from a source topic to its retry topic; None where there is no retry topic.
+    """
+    first = None if retry_topic_of is None else _ours(record, ORIGIN_TOPIC)
+    if not first or first == record.topic or retry_topic_of is None:
+        return False
+    try:
+        return retry_topic_of(first) == record.topic
+    except Exception:  # noqa: BLE001 - a name that is none of its own, such as a KeyError: then it is not from there
+        return False
+
+
+def believed(record: Record, retry_topic_of: Callable[[str], str] | None) -> Record:
+    """The record as it may be given on: with what our headers say if it `came_back`, else without them.
+
+    Only the count of redrives stays: a redriven record stands in its source topic again.
+    """
+    if came_back(record, retry_topic_of) or all(not name.startswith(PREFIX) for name, _ in record.headers):
+        return record
+    headers = without_ours(record.headers)
+    if before := redrives(record):
+        headers = (*headers, (TOPIC, record.topic.encode()), (REDRIVES, _text(before)))
+    place = record.topic, record.partition, record.offset
+    return Record(*place, record.key, record.value, headers, record.timestamp, record.source)
+
+
 def with_reason(
     record: Record, reason: Reason, topic: str, *, until: float | None = None, longest_message: int = LONGEST_MESSAGE
 ) -> Headers:
@@ -158,7 +191,7 @@ def _text(number: int) -> bytes:
 def _ours(record: Record, name: str) -> str | None:
     """One of our headers, if it was written for the topic that the record is in."""
     text = record.header(name)
-    return None if text is None or record.header(TOPIC) not in (None, record.topic) else text
+    return text if text is not None and record.header(TOPIC) == record.topic else None
 
 
 def _number(record: Record, name: str) -> int | None:

@@ -14,11 +14,14 @@ from operator import attrgetter
 from quiesce.inbox.delivered import Delivered, KeyQueue
 from quiesce.inbox.key_queues import KeyQueues
 from quiesce.inbox.offsets import Offsets, to_commit
-from quiesce.inbox.piece import Handled, Outcome, Piece
+from quiesce.inbox.piece import Handled, Outcome, Piece, PutBack
 from quiesce.inbox.record import Record, TopicPartition
 
 Ours = Callable[[int, TopicPartition], bool]
 """Whether work handed out under a number may still be committed for the partition."""
+
+AHEAD_BYTES = 16_000_000
+"""A thousand records of a megabyte are too much to hold for each partition. As many bytes as a source reads ahead."""
 
 _SOURCE = attrgetter("source")
 
@@ -29,16 +32,20 @@ class Window:
     Args:
         batch: most records of a piece, or None: one record a piece.
         ahead: records of one partition, counted from the first that is not done, from which on no more are wanted.
+        ahead_bytes: the same in bytes of their values.
         free_nulls: whether records without a key are free of order.
     """
 
-    def __init__(self, *, batch: int | None, ahead: int, free_nulls: bool = False) -> None:
+    def __init__(
+        self, *, batch: int | None, ahead: int, ahead_bytes: int = AHEAD_BYTES, free_nulls: bool = False
+    ) -> None:
         self.parts: dict[TopicPartition, Delivered] = {}
         self.in_hand: set[Piece] = set()
         self.left = 0
         """Records delivered and not done."""
         self._batch = batch
         self._ahead = ahead
+        self._ahead_bytes = ahead_bytes
         self._free_nulls = free_nulls
         self._turns: deque[Delivered] = deque()
         self._key_queues = KeyQueues()
@@ -67,7 +74,8 @@ class Window:
             if not checked:
                 part.unchecked_from = min(part.unchecked_from, those[0].offset)
             self.left += part.deliver(those, number)
-            part.full = part.ahead() >= self._ahead
+            count, size = part.extent()
+            part.full = count >= self._ahead or size >= self._ahead_bytes
         return stale
 
     def check(self, *, suspect: bool) -> None:
@@ -76,20 +84,25 @@ class Window:
             if part.unchecked_from < inf:
                 part.unchecked_from = inf
                 if suspect:
-                    part.suspect_until = part.end
-                    self._suspected.add(part)
+                    part.suspect_until = part.numbers.get(part.newest, part.end)
+                    if not part.leaving:
+                        self._suspected.add(part)
 
-    def leave(self, part: Delivered) -> list[Record]:
-        """It is being taken away: nothing more of it begins. Returns what will not begin any more."""
-        left = list(part.waiting())
+    def leave(self, part: Delivered, now: float) -> None:
+        """It is being taken away: what waits below the last record that has begun still begins, and nothing above.
+
+        Otherwise a record that waits behind its key would make all come again that was done above it.
+        """
+        self._key_queues.look(now)
         part.leaving = True
-        part.give_up(left)
-        self.left -= len(left)
-        part.queue.clear()
-        for of_key in part.key_queues.values():
-            of_key.records.clear()
+        part.finish_below = part.begun
         self._suspected.discard(part)
-        return left
+        self.left -= part.hand_back()
+
+    def begin_no_more(self, part: Delivered) -> None:
+        """There is no time left: nothing of one that is leaving begins any more."""
+        part.finish_below = -inf
+        self.left -= part.hand_back()
 
     def drop(self, part: Delivered) -> None:
         """It is not ours any more, or was put away: what still ends of it changes nothing."""
@@ -151,6 +164,7 @@ class Window:
         for part, size in piece.parts:
             part.in_hand[piece] = piece.records[begin].offset
             begin += size
+            part.begun = max(part.begun, piece.records[begin - 1].offset + 1)
         self.in_hand.add(piece)
         return piece
 
@@ -213,15 +227,18 @@ class Window:
                 late += size - len(left)
                 continue
             self._done(piece, part, size - len(left))
-            if left and part.leaving:
+            if left and part.leaving and isinstance(outcome, PutBack):
                 part.give_up(left)
                 self.left -= len(left)
             elif piece.of_key is not None:
                 self._key_queues.back_to_key(piece.of_key, left, outcome)
             elif left:
                 self._key_queues.back_to_queue(part, left, outcome, among_others=len(piece.parts) > 1)
+            if part.leaving:
+                self.left -= part.hand_back()
             if part.full:
-                part.full = part.ahead() > self._ahead // 2
+                count, size_ahead = part.extent()
+                part.full = count > self._ahead // 2 or size_ahead > self._ahead_bytes // 2
         return late
 
     def _done(self, piece: Piece, part: Delivered, size: int) -> None:

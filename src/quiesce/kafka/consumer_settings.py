@@ -7,11 +7,17 @@ from quiesce.errors import SettingsError
 from quiesce.kafka.positions import Start
 from quiesce.kafka.settings import COMMON, Promise, Settings, is_off, refuse_broken_promises, whole_number
 
+FETCH_AGAIN = 50
+"""Milliseconds until librdkafka looks again whether it may fetch, once it has read ahead as much as it may. Its own
+second is several times as long as a quick consumer takes for all of that; nothing comes for the rest of it.
+"""
+
 _DEFAULTS: Settings = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     # So that an end without a record at it can be committed.
     "enable.partition.eof": True,
+    "fetch.queue.backoff.ms": FETCH_AGAIN,
 }
 
 _SOCKET_TIMEOUT = 10_000

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from quiesce.inbox.assignment import Assignment
 from quiesce.inbox.events import AssignmentChanged
@@ -57,7 +58,7 @@ class Holdings:
             runs = self._ahead.take(limit, full, now)
             number = self._assignment.hand_out(*runs)
             self.lock.notify_all()
-        return Batch(runs[0] if len(runs) == 1 else [record for run in runs for record in run], number)
+        return Batch(runs[0] if len(runs) == 1 else list(chain.from_iterable(runs)), number)
 
     def done(self, number: int, partitions: Collection[TopicPartition] | None) -> None:
         """Nothing of this is in hand any more. What was not committed will be fetched again."""

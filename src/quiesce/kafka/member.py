@@ -13,7 +13,7 @@ from quiesce.inbox.record import Batch, TopicPartition
 from quiesce.kafka.blocking import on_loop, settle_on_loop
 from quiesce.kafka.commit import Commit
 from quiesce.kafka.consumer_settings import MemberSettings
-from quiesce.kafka.holdings import Holdings
+from quiesce.kafka.holdings import Holdings, Plan
 from quiesce.kafka.pauses import Pauses
 from quiesce.kafka.positions import Positions
 from quiesce.kafka.rebalances import Rebalances
@@ -80,7 +80,8 @@ class Member:
             QuiesceError: what the client has reported since the last call.
         """
         with self.holdings.lock:
-            if (trouble := self._troubles.take()) is not None:
+            idle = self._troubles.no_topic is not None and not self.holdings.partitions
+            if (trouble := self._troubles.take(idle=idle)) is not None:
                 raise trouble
         return self.holdings.take(limit, full, time.monotonic())
 
@@ -144,15 +145,21 @@ class Member:
         self._positions.restart(consumer)
         plan = self.holdings.plan(time.monotonic())
         if plan.paused is None:
-            self._idle = True
-            # Nothing to ask the client for; it is polled again within the time that pausing takes.
+            # Nothing to ask the client for; it is polled again within the time that pausing takes. Whoever takes
+            # records makes room, which goes before a commit: the loop has nothing to do while that is answered.
             with self.holdings.lock:
-                if not self._closing:
-                    self.holdings.lock.wait(_POLL_BUSY)
+                self._idle = self._closing or not self.holdings.lock.wait(_POLL_BUSY)
             return
         self._pauses.apply(consumer, plan.partitions, plan.paused)
-        # One record ends the wait, the rest of what is there comes with it. Each is put where a rebalance
-        # finds it before the client is called again, for any call may bring one.
+        self._poll(consumer, plan)
+        if not self._idle and not self._told.is_set():
+            on_loop(self._loop, self._told.set)
+
+    def _poll(self, consumer: Consumer, plan: Plan) -> None:
+        """Each record is put where a rebalance finds it before the client is called again: any call may bring one."""
+        if not self._idle and plan.room and self._receive(consumer.consume(plan.room, 0)):
+            return
+        # One record ends the wait, the rest of what is there comes with it.
         self._idle = not self._receive(consumer.consume(1, _POLL_BUSY if plan.busy else _POLL))
         if not self._idle and plan.room > 1:
             self._receive(consumer.consume(plan.room - 1, 0))
@@ -166,8 +173,6 @@ class Member:
             self.holdings.receive(runs, sum(map(len, messages)) / len(messages), time.monotonic())
         for error, partition, offset in faults:
             self._fault(error, partition, offset)
-        if not self._told.is_set():
-            on_loop(self._loop, self._told.set)
         return True
 
     def _fault(self, error: KafkaError, partition: TopicPartition | None, offset: int | None) -> None:

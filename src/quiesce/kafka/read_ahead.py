@@ -61,7 +61,13 @@ class ReadAhead:
             if count == len(queue):
                 runs.append(list(queue))
             else:
-                runs.append([queue.popleft() for _ in range(count)])
+                if 4 * count < len(queue):
+                    runs.append([queue.popleft() for _ in range(count)])
+                else:
+                    # As a whole: a fifth of what it takes one by one.
+                    rest = list(queue)
+                    runs.append(rest[:count])
+                    queue = deque(rest[count:])
                 # Behind the others: it had its turn.
                 self._queues[partition] = queue
         self._count()

@@ -45,11 +45,11 @@ class Rebalances:
     def on_assign(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         gained = as_partitions(partitions)
         begin = self._positions.assign(consumer, gained)
+        with self._holdings.lock:
+            self._troubles.flows({partition.topic for partition in gained})
         if not gained:
             return
         self._pauses.came(gained)
-        with self._holdings.lock:
-            self._troubles.flows({partition.topic for partition in gained})
         self._holdings.gained(gained, begin)
         _LOG.info("assignment %d: gained %s", self._holdings.number, shown(gained))
 

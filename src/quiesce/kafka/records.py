@@ -1,6 +1,7 @@
 """From confluent-kafka's messages and partitions to ours."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Protocol, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
@@ -24,6 +25,10 @@ class _Fetched(Protocol):
     def value(self) -> bytes | None: ...
 
 
+_topic = cast("Callable[[_Fetched], str]", Message.topic)
+_partition = cast("Callable[[_Fetched], int]", Message.partition)
+
+
 class Reader:
     """Makes records of messages: a hundred thousand a second, so each step counts."""
 
@@ -34,26 +39,38 @@ class Reader:
         """The records of each partition, in order, and what came in place of records."""
         runs: dict[TopicPartition, list[Record]] = {}
         faults: list[Fault] = []
-        sources = self._sources
-        for message in cast("Sequence[_Fetched]", messages):
-            topic, partition = message.topic(), message.partition()
-            if (error := message.error()) is not None:
-                faults.append((error, TopicPartition(topic, partition) if topic else None, message.offset()))
-                continue
-            source = sources.get((topic, partition)) or self._source(topic, partition)
-            # By position, which costs less.
-            record = Record(
-                topic, partition, message.offset(), message.key(), message.value(), (), 0.0, source, message, read_rest
-            )
-            run = runs.get(source)
-            if run is None:
-                runs[source] = [record]
-            else:
-                run.append(record)
+        fetched = cast("Sequence[_Fetched]", messages)
+        if any(map(Message.error, messages)):
+            faults = [_fault(one) for one in fetched if one.error() is not None]
+            fetched = [one for one in fetched if one.error() is None]
+        # The client hands them over in stretches of one partition.
+        for topic, of_topic in groupby(fetched, _topic):
+            for partition, stretch in groupby(of_topic, _partition):
+                source = self._source(topic, partition)
+                # By position, which costs less; the topic's name is kept once and not with each record.
+                topic, _ = source
+                run = [
+                    Record(topic, partition, one.offset(), one.key(), one.value(), (), 0.0, source, one, read_rest)
+                    for one in stretch
+                ]
+                if source in runs:
+                    runs[source] += run
+                else:
+                    runs[source] = run
         return runs, faults
 
     def _source(self, topic: str, partition: int) -> TopicPartition:
-        return self._sources.setdefault((topic, partition), TopicPartition(topic, partition))
+        source = self._sources.get((topic, partition))
+        return source or self._sources.setdefault((topic, partition), TopicPartition(topic, partition))
+
+
+def _fault(message: _Fetched) -> Fault:
+    topic = message.topic()
+    return (
+        cast("KafkaError", message.error()),
+        TopicPartition(topic, message.partition()) if topic else None,
+        message.offset(),
+    )
 
 
 def read_rest(message: Message) -> tuple[Headers, float]:

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -81,7 +81,7 @@ async def redrive(
     group: str | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Progress]:
-    """Sends the chosen letters of a dead-letter topic back, in order. Yields the progress after each piece.
+    """Sends the chosen letters of a dead-letter topic back, in order per key. Yields the progress after each piece.
 
     Each goes out with the same key, value, event id and own headers, so an inbox knows it. What went is marked in the
     dead-letter topic before the next piece goes. It goes once over what was dead when it began.
@@ -109,6 +109,23 @@ async def redrive(
             yield work.progress
     finally:
         await writer.close(Deadline(time.monotonic() + _LEAVE))
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What became of letters of one key."""
+
+    gone: list[Record] = field(default_factory=list)
+    refused: list[tuple[Record, str]] = field(default_factory=list)
+    failed: Unavailable | None = None
+
+
+def _by_key(letters: Sequence[Record]) -> Iterable[Sequence[Record]]:
+    """Those without a key, each by itself."""
+    keyed: dict[Hashable, list[Record]] = {}
+    for letter in letters:
+        keyed.setdefault(letter.offset if letter.key is None else letter.key, []).append(letter)
+    return keyed.values()
 
 
 class _Redrive:
@@ -188,18 +205,16 @@ class _Redrive:
         failed: Unavailable | None = None
         gone = list(piece)
         if not self._plan.dismiss:
-            sent = (self._send(letter, deadline) for letter in piece)
-            told = await asyncio.gather(*sent, return_exceptions=True)
+            told = await asyncio.gather(
+                *(self._send_in_order(letters, deadline) for letters in _by_key(piece)), return_exceptions=True
+            )
             gone = []
-            for letter, answer in zip(piece, told, strict=True):
-                if isinstance(answer, RecordTooLarge):
-                    self.progress.refused.append((letter, str(answer)))
-                elif isinstance(answer, Unavailable):
-                    failed = failed or answer
-                elif isinstance(answer, BaseException):
+            for answer in told:
+                if isinstance(answer, BaseException):
                     raise answer
-                else:
-                    gone.append(letter)
+                gone += answer.gone
+                self.progress.refused += answer.refused
+                failed = failed or answer.failed
         at = await self._mark(shelf, gone) if gone else None
         self.progress.done += len(gone)
         if failed is not None:
@@ -207,6 +222,22 @@ class _Redrive:
         if self._plan.rate is not None:
             await asyncio.sleep(max(0.0, self._began + self.progress.done / self._plan.rate - time.monotonic()))
         return at
+
+    async def _send_in_order(self, letters: Sequence[Record], deadline: Deadline) -> "_Sent":
+        """Letters of one key, each once the one before it is acked: else one that is acked could overtake one that is
+        not, and that one would go behind it at the next try."""
+        sent = _Sent()
+        for letter in letters:
+            try:
+                await self._send(letter, deadline)
+            except RecordTooLarge as error:
+                sent.refused.append((letter, str(error)))
+            except Unavailable as error:
+                sent.failed = error
+                break
+            else:
+                sent.gone.append(letter)
+        return sent
 
     async def _send(self, letter: Record, deadline: Deadline) -> None:
         place = origin(letter)

@@ -26,7 +26,8 @@ class KafkaRetryTopic:
     rebalance, and the offset is not committed before it is over: a waiting record is run by whoever owns its partition.
 
     Key, value, event id and own headers stay byte for byte, so an inbox still knows the record. Origin and tries are
-    kept over all passes. The topic is never created here.
+    kept over all passes. The topic is never created here. Who may write to it decides when records are tried and where
+    they are said to come from: give that right to the consumers alone, and to those who redrive.
 
     Args:
         bootstrap_or_config: an address, or a mapping of librdkafka settings; `settings` are laid over it.
@@ -45,7 +46,7 @@ class KafkaRetryTopic:
         part: Part = Part.PRODUCERS,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self._topic_of = by_source("retry topic", topic)
+        self.topic_of = by_source("retry topic", topic)
         self._named = topic if isinstance(topic, str) else None
         self._writer = RecordWriter(bootstrap_or_config, settings)
         self.name = name
@@ -74,7 +75,7 @@ class KafkaRetryTopic:
                 message says. Nothing may be committed for it.
             SetAsideRefused: it is too large for the retry topic. It can still be retried in place.
         """
-        topic = self._topic_of(origin(record).topic)
+        topic = self.topic_of(origin(record).topic)
         for longest in (LONGEST_MESSAGE, SHORT_MESSAGE):
             headers = with_reason(record, reason, topic, until=not_before, longest_message=longest)
             outgoing = Outgoing(identity_of(record, reason), topic, record.key, record.value, headers)

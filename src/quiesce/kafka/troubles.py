@@ -39,7 +39,8 @@ class Troubles:
     """Collects errors on the consumer's thread and gives them to whoever fetches.
 
     What may pass is told once. The end of the consumer stays. A topic that is missing or forbidden is
-    logged by name while others flow; it is told when none is left, for then nobody would notice.
+    logged by name while others flow; it is told when none is left, for then nobody would notice, and again until
+    one is assigned: the client itself says it once.
     """
 
     def __init__(self, topics: Collection[str], group: str) -> None:
@@ -48,13 +49,19 @@ class Troubles:
         self._failed_topics: set[str] = set()
         self._told_topics: set[str] = set()
         self._trouble: QuiesceError | None = None
+        self.no_topic: Unavailable | None = None
+        """None of the topics could be read, and the group has not answered since."""
         self.slot_is_held = False
         """A static member's place in the group belongs to one that is still there, or whose session is not over."""
         self.broken = False
         """The client is of no use any more: it is silent, and takes no commit."""
 
-    def take(self) -> QuiesceError | None:
+    def take(self, *, idle: bool) -> QuiesceError | None:
+        """What to tell whoever fetches. `idle`: no partition is ours."""
         trouble = self._trouble
+        if trouble is None and idle and self.no_topic is not None:
+            # Anew, since whoever raises it gives it a traceback.
+            return Unavailable(str(self.no_topic))
         if trouble is not None and trouble.retryable:
             self._trouble = None
         return trouble
@@ -80,10 +87,12 @@ class Troubles:
         self._failed_topics.add(topic)
         if self._failed_topics >= self._topics:
             self._failed_topics.clear()
-            self.add(Unavailable(f"no topic can be read: {_of_topic(topic, error)}"))
+            self.no_topic = Unavailable(f"no topic can be read: {_of_topic(topic, error)}")
+            self.add(self.no_topic)
 
     def flows(self, topics: Collection[str]) -> None:
-        """Partitions of these topics were assigned."""
+        """The group has answered. Partitions of these topics were assigned; perhaps none, where others have them."""
+        self.no_topic = None
         self._failed_topics.difference_update(topics)
         self._told_topics.difference_update(topics)
 

@@ -1,13 +1,15 @@
 """Handlers whose effect is there once, on connections of asyncpg's pool."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import asyncpg
 
-from quiesce.errors import SettingsError
+from quiesce.cancelling import ROLLBACK_BOUND
+from quiesce.errors import QuiesceError, SettingsError
 from quiesce.inbox.event_id import event_id_of
 from quiesce.inbox.once import EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
@@ -56,41 +58,67 @@ def _transactions(pool: Pool) -> "partial[Any]":
 
 @asynccontextmanager
 async def _transaction(pool: Pool) -> AsyncIterator[Proxy]:
-    """A transaction on a connection of the pool. What an outage raises becomes `Unavailable`; the handler's own errors
-    pass, among them those of other servers."""
-    taken = False
+    """A transaction on a connection of the pool. What an outage raises becomes `Unavailable`, and so does whatever
+    fails before the transaction has begun: no record is to blame. The handler's own errors pass, among them those of
+    other servers."""
+    began = False
     try:
         async with pool.acquire() as connection:
-            taken = True
             transaction = connection.transaction()
-            try:
+            with _cut_if_torn(connection):
                 await transaction.start()
-            except CONNECTION_LOST as error:
-                raise away(error) from error
+            began = True
             try:
                 yield connection
             except BaseException as error:
                 await _roll_back(connection, transaction, error)
                 raise
             try:
-                await transaction.commit()
+                with _cut_if_torn(connection):
+                    await transaction.commit()
             except Exception as error:
                 # Whether it is committed may be unknown: the next try meets the mark, or does not.
-                if (meaning := meaning_of(error, lost=connection.is_closed())) is not None:
+                if (meaning := meaning_of(error, lost=_is_gone(connection))) is not None:
                     raise meaning from error
                 raise
-    except (OSError, asyncpg.PostgresError) as error:
-        meaning = None if taken else meaning_of(error, lost=isinstance(error, OSError))
-        if meaning is None:
+    except Exception as error:
+        if began or isinstance(error, QuiesceError):
             raise
-        raise meaning from error
+        raise away(error) from error
 
 
 async def _roll_back(connection: Proxy, transaction: Any, error: BaseException) -> None:
     try:
-        await transaction.rollback()
+        with _cut_if_torn(connection):
+            # Without a bound for an exception of the handler's: whoever waits for it may cancel.
+            async with asyncio.timeout(None if isinstance(error, Exception) else ROLLBACK_BOUND):
+                await transaction.rollback()
     except CONNECTION_LOST as lost:
         if isinstance(error, Exception):
             raise away(lost) from error
-    if isinstance(error, Exception) and (meaning := meaning_of(error, lost=connection.is_closed())) is not None:
+        _cut(connection)
+    if isinstance(error, Exception) and (meaning := meaning_of(error, lost=_is_gone(connection))) is not None:
         raise meaning from error
+
+
+@contextmanager
+def _cut_if_torn(connection: Proxy) -> Iterator[None]:
+    """Cancelled amid a statement of ours, the connection is cut: giving it back would wait for the server's word."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        _cut(connection)
+        raise
+
+
+def _cut(connection: Proxy) -> None:
+    # One that was given back, or cut by the driver, takes no call any more.
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def _is_gone(connection: Proxy) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:
+        return True

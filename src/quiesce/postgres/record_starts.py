@@ -39,7 +39,7 @@ class RecordStarts:
 
     What a process has in hand is written down by partition before it is begun. A process that finds another's note
     knows that those records were begun and never ended. An end by a stop, an abort or a rebalance is no death: the
-    consumer says `ended`, and `close` says it of all that is left.
+    consumer says `ended`, and `close` says it of all that is left, but for what the consumer said `keep` of.
 
     `dsn_or_pool`: a DSN, of which it keeps one connection; or an open `asyncpg.Pool`, of which it takes one for the
     time of each statement.
@@ -50,6 +50,8 @@ class RecordStarts:
         self.part = Part.POOLS
         self._owner = str(uuid4())
         self._places: dict[_Place, Begun] = {}
+        self._kept: dict[_Place, set[int]] = {}
+        """What ends this process: `close` does not take it for over."""
         self._in_turn = asyncio.Lock()
         self._told = False
         self._borrowing = Borrowing(dsn_or_pool, name, connect_timeout)
@@ -69,15 +71,18 @@ class RecordStarts:
     async def close(self, deadline: Deadline) -> Closed:
         """Says that what is in hand still did not kill the process, by the deadline. Safe to call twice."""
         left = {place: begun for place, begun in self._places.items() if begun.noted}
+        kept, self._kept = self._kept, {}
         self._places = {}
         if left:
-            for begun in left.values():
-                begun.end(tuple(begun.in_hand))
+            for place, begun in left.items():
+                begun.end(begun.in_hand - kept.get(place, set()))
             bound = min(_STATEMENT, deadline.remaining(time.monotonic()))
             try:
                 async with asyncio.timeout(bound):
-                    if lost := await self._write({place: (begun, None) for place, begun in left.items()}):
-                        await self._withdraw(lost)
+                    lost = await self._write({place: (begun, begun.with_more(())) for place, begun in left.items()})
+                    # Where something did end this process, its successor is right to take it for dead.
+                    if alive := [place for place in lost if not kept.get(place)]:
+                        await self._withdraw(alive)
             except (QuiesceError, asyncpg.PostgresError, TimeoutError) as error:
                 told = "%s: cannot note that this stop is no death, of records of %d partitions: %s"
                 _LOG.warning(told, self.name, len(left), error)
@@ -109,8 +114,16 @@ class RecordStarts:
                     return earlier
         raise Unavailable(f"{self.name}: another process takes the same partitions again and again")
 
+    def keep(self, consumer: str, records: Sequence[Record]) -> None:
+        """See `KeepsStarts.keep`."""
+        for place, offsets in _by_place(consumer, records).items():
+            self._kept.setdefault(place, set()).update(offsets)
+
     async def ended(self, consumer: str, records: Sequence[Record]) -> None:
         """See `CountsStarts.ended`. It never raises."""
+        if self._kept:
+            for place, offsets in _by_place(consumer, records).items():
+                self._kept.get(place, set()).difference_update(offsets)
         # Told record by record, mostly while others are in hand: then there is nothing to write, and nobody waits.
         idle = [
             place

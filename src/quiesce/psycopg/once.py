@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg.pq import TransactionStatus
+from psycopg_pool import AsyncConnectionPool
 
-from quiesce.errors import SettingsError
+from quiesce.cancelling import cancelled_again
+from quiesce.errors import QuiesceError, SettingsError
 from quiesce.inbox.event_id import event_id_of
 from quiesce.inbox.once import EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
@@ -61,17 +63,22 @@ def _transactions(pool: _AnyPool) -> "partial[Any]":
 
 @asynccontextmanager
 async def _transaction(pool: _AnyPool) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-    """A transaction on a connection of the pool. What an outage raises becomes `Unavailable`; the handler's own errors
-    pass, among them those of other servers."""
+    """A transaction on a connection of the pool. What an outage raises becomes `Unavailable`, and so does whatever
+    fails before the transaction has begun: no record is to blame. The handler's own errors pass, among them those of
+    other servers."""
     connection: psycopg.AsyncConnection[Any] | None = None
+    began = False
     try:
-        async with pool.connection() as connection, connection.transaction():
-            yield connection
-    except PoolTimeout as error:
-        if connection is None:
-            raise away(error) from error
-        raise
+        async with pool.connection() as connection:
+            pgconn = connection.pgconn
+            # Amid a statement psycopg answers a cancel by asking the server to end it, and waits ten seconds for that.
+            with cancelled_again(lambda: pgconn.transaction_status == TransactionStatus.ACTIVE):
+                async with connection.transaction():
+                    began = True
+                    yield connection
     except Exception as error:
+        if not began and not isinstance(error, QuiesceError):
+            raise away(error) from error
         if connection is None or (meaning := meaning_of(error, lost=connection.closed)) is None:
             raise
         raise meaning from error

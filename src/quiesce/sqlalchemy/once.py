@@ -1,21 +1,32 @@
 """Handlers whose effect is there once, on connections of SQLAlchemy's engine, or on sessions."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_sessionmaker
 
-from quiesce.errors import SettingsError, Unavailable
+from quiesce.cancelling import ROLLBACK_BOUND, cancelled_again
+from quiesce.errors import QuiesceError, SettingsError, Unavailable
 from quiesce.inbox.event_id import event_id_of
 from quiesce.inbox.once import EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
 from quiesce.inbox.outage import away, meaning_of
 from quiesce.sqlalchemy.enqueue import Async
 from quiesce.sqlalchemy.inbox import inbox_entry, mark_entries_async
+
+_ACTIVE = 1
+"""What libpq says of a connection with a statement under way. Psycopg is not imported here: it may be missing."""
 
 Database = AsyncEngine | async_sessionmaker[Any]
 
@@ -65,30 +76,59 @@ def _transactions(db: Database) -> "partial[Any]":
 
 @asynccontextmanager
 async def _transaction(db: Database) -> AsyncIterator[Async]:
-    """A transaction on a connection of the engine, or in a session. What an outage raises becomes `Unavailable`; the
-    handler's own errors pass, among them those of other servers."""
+    """A transaction on a connection of the engine, or in a session. What an outage raises becomes `Unavailable`, and so
+    does whatever fails before the transaction has begun: no record is to blame. The handler's own errors pass, among
+    them those of other servers."""
     began = False
     try:
-        async with db.begin() as where:
-            if isinstance(db, async_sessionmaker):
+        with ExitStack() as to_the_end:
+            async with _ends_in_time(db.begin()) as where:
                 # A session connects with its first statement; a failure to do so must not look like the handler's.
-                await where.connection()
-            began = True
-            yield where
+                connection = await where.connection() if isinstance(db, async_sessionmaker) else where
+                to_the_end.enter_context(await _cancelled_in_time(connection))
+                began = True
+                yield where
     except Exception as error:
-        meaning = _meaning(error) if began or not _cannot_connect(error) else away(error)
+        if not began and not isinstance(error, QuiesceError):
+            raise _away(error) from error
+        meaning = _meaning(error)
         if meaning is None:
             raise
         raise meaning from error
+
+
+@asynccontextmanager
+async def _ends_in_time(transaction: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    """The same, and after a cancel it has a moment to roll back; then SQLAlchemy gives the connection up."""
+    where = await transaction.__aenter__()
+    try:
+        yield where
+    except Exception as error:
+        await transaction.__aexit__(type(error), error, error.__traceback__)
+        raise
+    except BaseException as error:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ROLLBACK_BOUND):
+                await transaction.__aexit__(type(error), error, error.__traceback__)
+        raise
+    else:
+        await transaction.__aexit__(None, None, None)
+
+
+async def _cancelled_in_time(connection: AsyncConnection) -> AbstractContextManager[None]:
+    """Amid a statement psycopg answers a cancel by asking the server to end it, and waits ten seconds for that."""
+    if not connection.dialect.driver.startswith("psycopg"):
+        return nullcontext()
+    driver = (await connection.get_raw_connection()).driver_connection
+    pgconn = getattr(driver, "pgconn", None)
+    return cancelled_again(lambda: pgconn is not None and pgconn.transaction_status == _ACTIVE)
+
+
+def _away(error: Exception) -> Unavailable:
+    return away(error.orig if isinstance(error, DBAPIError) and error.orig is not None else error)
 
 
 def _meaning(error: Exception) -> Unavailable | None:
     if isinstance(error, DBAPIError) and error.orig is not None:
         return meaning_of(error.orig, lost=error.connection_invalidated)
     return meaning_of(error)
-
-
-def _cannot_connect(error: Exception) -> bool:
-    # psycopg gives no code while it connects; asyncpg's errors of the network come as they are.
-    bare = isinstance(error, DBAPIError) and not getattr(error.orig, "sqlstate", None)
-    return bare or isinstance(error, OSError | PoolTimeout)

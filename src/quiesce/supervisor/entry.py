@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 log = logging.getLogger("quiesce.supervisor")
 
+YOUNG = (10_000, 20, 20)
+"""How many new objects are worth a look for garbage, and how many looks a longer one. A relay or a consumer makes
+thousands of rows or records at a time, none of which is garbage yet when 700 are there."""
+
 TEARDOWN = 0.2
 """Seconds for what is left on the loop after the report. What can hang has been named there, and the hard deadline
 stands behind it."""
@@ -98,6 +102,7 @@ def _leave_the_start_alone(running: asyncio.Future[None]) -> None:
     if not running.cancelled():
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*YOUNG)
 
 
 async def _tear_down(loop: asyncio.AbstractEventLoop) -> None:

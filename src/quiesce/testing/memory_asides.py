@@ -57,5 +57,8 @@ class MemoryRetryTopic(_Kept):
     def __init__(self, topic: str = "events.retry", *, name: str = "memory-retry-topic") -> None:
         super().__init__(topic, name)
 
+    def topic_of(self, source: str, /) -> str:
+        return self.topic
+
     async def postpone(self, record: Record, reason: Reason, not_before: float, deadline: Deadline) -> None:
         await self.keep(record, with_reason(record, reason, self.topic, until=not_before), deadline)

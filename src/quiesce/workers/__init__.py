@@ -3,6 +3,7 @@
 from quiesce.workers.bad_input import BadInput
 from quiesce.workers.consumer import Consumer
 from quiesce.workers.handlers import batches, by_topic, by_type, json_value
+from quiesce.workers.in_thread import in_thread
 from quiesce.workers.loop import Loop
 from quiesce.workers.periodic import Periodic
 from quiesce.workers.retries import Retries
@@ -18,5 +19,6 @@ __all__ = [
     "batches",
     "by_topic",
     "by_type",
+    "in_thread",
     "json_value",
 ]

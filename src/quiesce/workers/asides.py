@@ -44,7 +44,10 @@ class Asides:
         assert self._terms.dead_letters is not None
         trouble.reason = why
         held = await self._keep(
-            piece, record, trouble, self._terms.dead_letters.set_aside(record, why, self._deadline())
+            piece,
+            record,
+            trouble,
+            self._terms.dead_letters.set_aside(self._terms.believed(record), why, self._deadline()),
         )
         if held is None:
             self._stop.tell(RecordSetAside(self._terms.name, record.topic, why.code))
@@ -54,7 +57,7 @@ class Asides:
         """Puts it off. None once it is kept; else until when it has to wait here."""
         assert self._terms.retry_topic is not None
         not_before = self._terms.wall() + wait
-        put_off = self._terms.retry_topic.postpone(record, why, not_before, self._deadline())
+        put_off = self._terms.retry_topic.postpone(self._terms.believed(record), why, not_before, self._deadline())
         held = await self._keep(piece, record, trouble, put_off)
         if held is None:
             self._stop.tell(RecordPostponed(self._terms.name, record.topic))

@@ -8,7 +8,7 @@ from typing import Any
 from quiesce.errors import Unavailable
 from quiesce.inbox import reason, retry_headers
 from quiesce.inbox.delivered import Trouble
-from quiesce.inbox.events import DuplicatesAnswered
+from quiesce.inbox.events import CommitLate, DuplicatesAnswered
 from quiesce.inbox.once import Duplicates, Values
 from quiesce.inbox.piece import Handled, Held, Outage, Outcome, Piece, Place, PutBack, place_of
 from quiesce.inbox.reason import Reason
@@ -68,13 +68,13 @@ class Attempts:
         return await self._handle(call, sifted.good, sifted.values)
 
     def _not_yet(self, piece: Piece) -> Mapping[Place, float]:
-        """The records whose time has not come, as their headers say. On a topic where the first has none, none has."""
+        """The records of our retry topic whose time has not come. Where the first has not come back, none has."""
         until: dict[Place, float] = {}
         for _, records in piece.shares():
-            if records and records[0].headers and retry_headers.not_before(records[0]) is not None:
+            if records and self._terms.came_back(records[0]):
                 now, wall = self._now(), self._terms.wall()
                 for record in records:
-                    at = retry_headers.not_before(record)
+                    at = retry_headers.not_before(record) if self._terms.came_back(record) else None
                     if at is not None and at > wall:
                         until[place_of(record)] = now + (at - wall)
                         # It waits by itself, so its start is noted by itself.
@@ -134,8 +134,14 @@ class Attempts:
                 return await self.failures.failed(call.piece, good, self._too_long())
             return await self.failures.failed(call.piece, good, error)
         call.handler_began = None
-        if call.overdue and call.fenced is None:
+        if call.fenced is not None:
+            # It has swallowed its cancel, and nobody knows what it left undone.
+            if late := sum(size for part, size in call.piece.parts if part.dropped):
+                self._stop.tell(CommitLate(self._terms.name, late))
+            return PutBack()
+        if call.overdue:
             _uncancel()
+            return await self.failures.failed(call.piece, good, self._too_long())
         self.failures.standstill.works()
         if isinstance(answer, Duplicates):
             self._stop.tell(DuplicatesAnswered(self._terms.name, answer.records))

@@ -60,7 +60,10 @@ class BadInput:
         return given or ("dead_letter" if dead_letters else "hold")
 
 
-_CODES = frozenset({reason.UNDECODABLE, reason.NO_EVENT_ID, reason.UNKNOWN_TYPE, reason.KEY_TOO_LARGE})
+MADE_HERE = frozenset({reason.NO_EVENT_ID, reason.UNKNOWN_TYPE, reason.KEY_TOO_LARGE})
+"""Reasons that the sieve finds, and says in its own words."""
+
+_CODES = MADE_HERE | {reason.UNDECODABLE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Call:
     outcome: Outcome | None = None
     """What came of it, once that is known: a tear that comes after it changes nothing."""
     noted: bool = True
-    """Whether its start was noted, where starts are counted."""
+    """Whether its start was noted, where starts are counted, and its end is to be noted too."""
 
     def fence(self, why: str) -> None:
         if self.fenced is None:

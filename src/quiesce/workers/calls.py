@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from math import inf
 
 from quiesce.errors import HandlerStuck
@@ -43,8 +44,12 @@ class Calls:
         gone: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
+        self.finishing = False
+        """A stop is requested: what the window still lets begin belongs to what has begun before."""
         self.halted = False
         """Nothing more begins."""
+        self._longest = 0.0
+        """Seconds of the longest call of late."""
         self._terms = terms
         self._source = terms.source
         self._window = window
@@ -63,12 +68,20 @@ class Calls:
     def running(self) -> Collection[Call]:
         return self._running.values()
 
+    def longest(self) -> float:
+        """Seconds that a call takes, as far as that is known: the longest of late, or of those in hand."""
+        now = self._loop.time()
+        return max([self._longest, *(now - call.began for call in self._running.values())])
+
     def begin(self, at: float = -inf) -> None:
         """Begins all that may begin now, and looks again when the first of the others may.
 
         `at`: an instant that has come. A loop's timer may be early by the resolution of its clock.
         """
         while len(self._running) < self._terms.concurrency and not self.halted:
+            if self._stop.requested and not self.finishing:
+                # Nobody has said yet what still may begin.
+                break
             piece = self._window.next(max(at, self._loop.time()))
             if piece is None:
                 break
@@ -77,9 +90,9 @@ class Calls:
                 self._window.ended(piece, PutBack())
                 self._gone()
                 continue
-            iteration = self._stop.begin(str(piece))
+            # Behind a stop there are no new iterations: what begins now ends what one of them has begun.
+            iteration = nullcontext() if self.finishing else self._stop.begin(str(piece))
             if iteration is None:
-                self.halted = True
                 self._window.ended(piece, PutBack())
                 break
             call = Call(piece, iteration, self._loop.time())
@@ -133,6 +146,8 @@ class Calls:
 
     def _landed(self, task: asyncio.Task[Outcome]) -> None:
         call = self._running.pop(task)
+        # One that took long long ago counts less and less.
+        self._longest = max(0.99 * self._longest, self._loop.time() - call.began)
         outcome = call.outcome
         if outcome is None:
             # Torn before its first step: nobody has ended its iteration. A tear behind the last step does not count.
@@ -174,8 +189,12 @@ class Calls:
             self._loop.call_later(STUCK_AFTER, self._stuck, call)
 
     def _stuck(self, call: Call) -> None:
-        if call.task is None or call.task.done() or self._over:
+        if call.task is None or call.task.done() or self._over or call.handler_began is None:
+            # It has ended; what follows, such as setting the record aside, has a bound of its own.
             return
+        # It does end its process, and so must not be told as over, whenever it ends.
+        call.noted = False
+        self._starts.keep(call.piece.records)
         error = HandlerStuck(
             f"{self._terms.name}: the handler of {call.piece} (key {key_digest(call.piece.records[0])}) was cancelled "
             f"{STUCK_AFTER:g} s ago ({call.fenced or 'it took too long'}) and has not ended: it may write over what a "

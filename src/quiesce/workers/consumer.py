@@ -27,10 +27,10 @@ class Consumer:
     away is waited for, and no attempt is counted. After the last attempt the record goes to `dead_letters`, or, where
     there are none, is tried on for ever: no record is skipped. An abort is not an outcome.
 
-    When the group takes a partition back, nothing more of it begins; what has begun ends within the source's revoke
-    bound, is committed, and then the partition is let go. Handlers that overrun are cancelled; one that does not end
-    then ends the service with a status that is not 0. After a stop it is the same for all partitions, within the
-    worker's bound; then the group is left.
+    When the group takes a partition back, nothing begins above the last record of it that has begun; that and what
+    lies below ends within the source's revoke bound, is committed, and then the partition is let go. Handlers that
+    overrun are cancelled; one that does not end then ends the service with a status that is not 0. After a stop it
+    is the same for all partitions, within the worker's bound; then the group is left.
 
     Args:
         source: the member of the group. The consumer brings it, and the other parts, as resources.
@@ -105,7 +105,7 @@ class Consumer:
         self.terms = Terms(
             name=self.name,
             source=source,
-            handlers=handlers_of(handlers),
+            handlers=handlers_of(handlers, None if retry_topic is None else retry_topic.topic_of),
             args=args,
             batch=batch,
             concurrency=concurrency,

@@ -63,6 +63,7 @@ class Consuming:
         """What may keep it from getting on. Without a record in hand nobody knows whether a handler could."""
         of_records = (
             self._fetches.counting,
+            self._fetches.standing.standstill,
             self._attempts.failures.standstill,
             self._attempts.failures.asides.standstill,
         )
@@ -79,9 +80,12 @@ class Consuming:
         committing = self._spawn(self._commits.run, "commits")
         try:
             await self._until_stop()
-            self._calls.halted = True
             await self._put_down(fetching)
-            self._revokes.hand_back()
+            # A fetch that hangs may still bring something, which must not begin.
+            self._calls.halted |= not fetching.done()
+            self._revokes.hand_back(0.0 if self._calls.halted else self._stop.remaining())
+            self._calls.finishing = True
+            self._calls.begin()
             await self._drain()
             await self._put_down(committing)
             await self._finish()

@@ -15,8 +15,9 @@ from quiesce.inbox.reason import Reason
 from quiesce.inbox.record import Record
 from quiesce.lifecycle.ports import Stop
 from quiesce.workers.asides import Asides
-from quiesce.workers.bad_input import Bad
-from quiesce.workers.retries import Verdict
+from quiesce.workers.bad_input import MADE_HERE, Bad
+from quiesce.workers.raised import raised
+from quiesce.workers.retries import TIMEOUTS, Verdict
 from quiesce.workers.standstill import Standstill
 from quiesce.workers.terms import Terms
 
@@ -52,13 +53,15 @@ class Failures:
         """Does with it what the policy says. Returns until when it has to wait; None if it is done with."""
         name, record = self._terms.name, bad.record
         policy = self._terms.bad_input.policy(bad.code, dead_letters=self._terms.dead_letters is not None)
-        why = Reason.of_error(bad.error, retry_headers.tries(record), name, bad.code)
+        why = Reason.of_error(bad.error, retry_headers.tries(self._terms.believed(record)), name, bad.code)
         trouble = trouble_for(piece, record)
+        told = raised(bad.error, made_here=bad.code in MADE_HERE)
         if trouble.failures == 0 or policy == "stop":
-            log.error("%s: bad input (%s), %s: %s: %s", name, bad.code, policy, record, bad.error)
+            log.error("%s: bad input (%s), %s: %s: %s", name, bad.code, policy, record, told)
+            log.debug("%s: %s", name, record, exc_info=bad.error)
         if policy == "stop":
             raise BadRecord(
-                f"{name}: {record}: {bad.code}: {bad.error}. Set it aside (dead_letters=), skip it, or mend the handler"
+                f"{name}: {record}: {bad.code}: {told}. Set it aside (dead_letters=), skip it, or mend the handler"
             ) from bad.error
         if policy == "skip":
             piece.settled.add(place_of(record))
@@ -75,22 +78,24 @@ class Failures:
         cause = error
         if isinstance(error, RecordFailed) and isinstance(error.__cause__, Exception):
             cause = error.__cause__
-        verdict = retries.judge(cause)
-        if isinstance(cause, HandlerTooLong):
-            verdict = Verdict.AGAIN
-        if verdict is Verdict.OUTAGE:
-            trouble = trouble_for(piece, piece.records[0])
-            trouble.failures += 1
-            self.standstill.failed(cause)
-            self._stop.tell(HandlerFailed(self._terms.name, good[0].topic, type(cause).__name__, True))
-            return Outage(self._now() + retries.backoff.wait(trouble.failures))
+        record: Record | None = None
         if len(good) == 1:
             record = good[0]
         elif isinstance(named, Record) and any(place_of(one) == place_of(named) for one in good):
             record = named
-        else:
+        verdict = retries.judge(cause)
+        if isinstance(cause, HandlerTooLong):
+            verdict = Verdict.AGAIN
+        if verdict is Verdict.OUTAGE:
+            first = record or good[0]
+            if not retries.is_doubtful(cause) or self._is_outage(piece, first, alone=record is not None):
+                return self._outage(piece, first, cause, named=len(good) > 1 and record is not None)
+            verdict = Verdict.AGAIN
+        if record is None:
             self._stop.tell(HandlerFailed(self._terms.name, good[0].topic, type(cause).__name__, False))
-            log.warning("%s: %s failed together, begun again in smaller pieces: %r", self._terms.name, piece, cause)
+            told = "%s: %s failed together, begun again in smaller pieces: %s"
+            log.warning(told, self._terms.name, piece, raised(cause))
+            log.debug("%s: %s", self._terms.name, piece, exc_info=cause)
             return Split()
         code = getattr(cause, "reason_code", None)
         if isinstance(code, str):
@@ -101,26 +106,48 @@ class Failures:
             return Held({place_of(record): held})
         return Handled() if len(good) == 1 else Held({})
 
+    def _is_outage(self, piece: Piece, first: Record, *, alone: bool) -> bool:
+        """Whether a bare `TimeoutError` is taken for an outage once more. `alone`: it is known whose call it was."""
+        trouble = trouble_for(piece, first)
+        trouble.timeouts += 1
+        if not alone:
+            # Split, it costs no record an attempt, and those that do work show that the servers are there.
+            return trouble.timeouts <= TIMEOUTS and not _is_narrowed(piece)
+        if self.standstill.elsewhere(place_of(first)):
+            return True
+        self.standstill.doubted(place_of(first))
+        return trouble.timeouts <= TIMEOUTS and not _is_narrowed(piece)
+
+    def _outage(self, piece: Piece, first: Record, cause: Exception, *, named: bool) -> Outcome:
+        """It waits, and no attempt is counted. The handler has `named` the record: then its key waits, and no other."""
+        trouble = trouble_for(piece, first)
+        trouble.failures += 1
+        self.standstill.failed(cause, place_of(first))
+        self._stop.tell(HandlerFailed(self._terms.name, first.topic, type(cause).__name__, True))
+        until = self._now() + self._terms.retries.backoff.wait(trouble.failures)
+        return Held({place_of(first): until}) if named else Outage(until)
+
     async def _try_failed(self, piece: Piece, record: Record, error: Exception, verdict: Verdict) -> float | None:
         """One attempt at a record failed. Returns until when it waits; None if it is done with here."""
         terms = self._terms
         trouble = trouble_for(piece, record)
         trouble.tries += 1
         trouble.failures += 1
-        tries = trouble.tries + retry_headers.tries(record)
+        tries = trouble.tries + retry_headers.tries(terms.believed(record))
         never = verdict is Verdict.NEVER or isinstance(error, terms.retries.never)
         over = never or terms.retries.spent(tries)
         self._stop.tell(HandlerFailed(terms.name, record.topic, type(error).__name__, False))
         log.error(
-            "%s: the handler failed on %s (key %s, try %d): %s%s",
+            "%s: the handler failed on %s (key %s, try %d): %s: %s",
             terms.name,
             record,
             key_digest(record),
             tries,
             self.asides.what_now(over=over, never=never),
-            "" if trouble.tries == 1 else f": {error!r}",
-            exc_info=error if trouble.tries == 1 else None,
+            raised(error),
         )
+        # Text and traceback may hold what was in the record.
+        log.debug("%s: %s", terms.name, record, exc_info=error)
         why = Reason.of_error(error, tries, terms.name)
         if over and terms.dead_letters is not None:
             return await self.asides.set_aside(piece, record, trouble, why)
@@ -140,6 +167,11 @@ class Failures:
 def trouble_for(piece: Piece, record: Record) -> Trouble:
     part = next(part for part, _ in piece.parts if part.source == record.source)
     return part.troubles.setdefault(record.offset, Trouble())
+
+
+def _is_narrowed(piece: Piece) -> bool:
+    """Whether it is a smaller piece of a batch that failed."""
+    return piece.of_key is None and len(piece.parts) == 1 and piece.parts[0][0].most_at_once is not None
 
 
 def key_digest(record: Record) -> str:

@@ -10,7 +10,7 @@ from quiesce.inbox.window import Window
 from quiesce.lifecycle.crash_points import reach
 from quiesce.lifecycle.ports import Stop
 from quiesce.workers import points
-from quiesce.workers.standstill import Standstill
+from quiesce.workers.standstill import StandingPartitions, Standstill
 from quiesce.workers.starts import Starts
 from quiesce.workers.terms import Terms
 
@@ -33,6 +33,7 @@ class Fetches:
         begin: Callable[[], None],
     ) -> None:
         self.standstill = Standstill(terms.name, "fetch")
+        self.standing = StandingPartitions(terms.name, window)
         self.counting = Standstill(terms.name, "count starts")
         self._terms = terms
         self._source = terms.source
@@ -53,6 +54,7 @@ class Fetches:
         """
         while not self._stop.requested:
             batch = await self._fetch()
+            self.standing.look(self._window.full())
             if batch is not None and batch.records and self._starts.counted:
                 await self._count(batch.records)
 

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from quiesce.errors import SettingsError
 from quiesce.inbox.record import Record
-from quiesce.inbox.retry_headers import origin
+from quiesce.inbox.retry_headers import came_back, origin
 
 Handler = Callable[..., Awaitable[object]]
 
@@ -22,6 +22,8 @@ class Routes:
     by: Literal["type", "topic"]
     handlers: Mapping[str, Handler]
     default: Handler | None
+    retry_topic_of: Callable[[str], str] | None = None
+    """From a source topic to its retry topic, where the consumer has one."""
 
     def __post_init__(self) -> None:
         if not self.handlers or not all(callable(handler) for handler in self.handlers.values()):
@@ -33,8 +35,11 @@ class Routes:
     def of(self, record: Record) -> Handler | None:
         """The handler of this record; None if there is none for it."""
         if self.by == "topic":
-            # One that comes by a retry topic is handled as where it comes from.
-            return self.handlers.get(record.topic) or self.handlers.get(origin(record).topic, self.default)
+            # One that comes by our retry topic is handled as where it comes from; of others the headers steer nothing.
+            handler = self.handlers.get(record.topic)
+            if handler is None and came_back(record, self.retry_topic_of):
+                handler = self.handlers.get(origin(record).topic)
+            return handler or self.default
         name = record.header(TYPE_HEADER)
         return self.default if name is None else self.handlers.get(name, self.default)
 
@@ -90,13 +95,15 @@ class OneForAll:
         return self.handler
 
 
-def handlers_of(given: object) -> Routes | Batches | OneForAll:
-    """The handlers as `Consumer` is given them.
+def handlers_of(given: object, retry_topic_of: Callable[[str], str] | None = None) -> Routes | Batches | OneForAll:
+    """The handlers as `Consumer` is given them, and the retry topic of a source topic, if there is one.
 
     Raises:
         SettingsError: it is none of those.
     """
-    if isinstance(given, Routes | Batches):
+    if isinstance(given, Routes):
+        return replace(given, retry_topic_of=retry_topic_of)
+    if isinstance(given, Batches):
         return given
     if callable(given):
         return OneForAll(given)

@@ -5,14 +5,18 @@ import socket
 from dataclasses import dataclass, field
 from enum import Enum
 
-from quiesce.errors import QuiesceError, SettingsError, Unavailable
+from quiesce.errors import QuiesceError, SchemaMissing, SettingsError, Unavailable
 from quiesce.lifecycle.backoff import Backoff
 
 _AWAY = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.EPIPE}
 )
-_AWAY_STATES = ("08", "57P01", "57P02", "57P03", "53300", "25006")
-"""SQLSTATEs of a server that is gone, going, not there yet, full, or a standby after a failover."""
+_AWAY_STATES = ("08", "57P01", "57P02", "57P03", "57P05", "53", "25006", "28", "3D000", "42501")
+"""SQLSTATEs of a server that is gone, going, not there yet, full, or a standby after a failover; or that refuses the
+user, the database or a right: every record would fail alike until somebody grants it."""
+
+TIMEOUTS = 10
+"""Tries of one record for which a bare `TimeoutError` is taken for an outage. Beyond, it may be the record's own."""
 
 
 class Verdict(Enum):
@@ -53,7 +57,7 @@ class Retries:
         """What the exception of a handler means.
 
         An attribute `retryable = False` of the exception says that it will come again; the errors of this package
-        have it.
+        have it, and most are as one of `never`; a missing schema and a wrong setting are waited for like an outage.
         """
         if isinstance(error, self.never):
             return Verdict.NEVER
@@ -63,15 +67,24 @@ class Retries:
             return Verdict.OUTAGE
         return Verdict.NEVER if getattr(error, "retryable", None) is False else Verdict.AGAIN
 
+    def is_doubtful(self, error: BaseException) -> bool:
+        """Whether it looks like an outage and may as well be the record's own fault: a `TimeoutError` that says nothing
+        of a server."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(self.is_doubtful(one) for one in error.exceptions)
+        bare = isinstance(error, TimeoutError) and error.errno is None and getattr(error, "sqlstate", None) is None
+        return bare and not isinstance(error, self.outages)
+
     def spent(self, tries: int) -> bool:
         return tries >= self.attempts
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether it says that a server is away: the network's errors, and those of the PostgreSQL drivers, which are
-    known by what they carry, since this room imports none of them."""
+    """Whether it says that a server is away, or not usable by anybody: the network's errors, and those of the
+    PostgreSQL drivers, which are known by what they carry, since this room imports none of them."""
     if isinstance(error, QuiesceError):
-        return isinstance(error, Unavailable)
+        # A forgotten migration or a wrong setting is no fault of a record either. It is held until somebody mends it.
+        return isinstance(error, Unavailable | SchemaMissing | SettingsError)
     if isinstance(error, BaseExceptionGroup):
         return all(is_outage(one) for one in error.exceptions)
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror):

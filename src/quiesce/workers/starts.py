@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from quiesce.inbox.ports import CountsStarts
+from quiesce.inbox.ports import CountsStarts, KeepsStarts
 from quiesce.inbox.record import Record
 
 log = logging.getLogger("quiesce.workers")
@@ -39,6 +39,12 @@ class Starts:
         """
         assert self._counts is not None
         return (await self._counts.began(self._consumer, (record,), alone=True))[0]
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """They end this process: however that goes, they were begun and have never ended."""
+        counts: object = self._counts
+        if isinstance(counts, KeepsStarts):
+            counts.keep(self._consumer, records)
 
     async def end(self, records: Sequence[Record]) -> None:
         """They did not kill the process."""

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from quiesce.inbox import retry_headers
 from quiesce.inbox.ports import CountsStarts, Postpones, SetsAside, Source
+from quiesce.inbox.record import Record
 from quiesce.lifecycle.ports import OnDrain
 from quiesce.workers.bad_input import BadInput, Decode
 from quiesce.workers.handlers import Batches, OneForAll, Routes
@@ -33,6 +35,14 @@ class Terms:
     decode: Decode | None
     on_drain: OnDrain
     wall: Callable[[], float]
+
+    def came_back(self, record: Record) -> bool:
+        """Whether it stands in our retry topic. What the `quiesce-` headers of others say steers nothing."""
+        return self.retry_topic is not None and retry_headers.came_back(record, self.retry_topic.topic_of)
+
+    def believed(self, record: Record) -> Record:
+        """The record with those headers that may be believed: for what is to be counted or given on."""
+        return retry_headers.believed(record, None if self.retry_topic is None else self.retry_topic.topic_of)
 
     @property
     def in_batches(self) -> bool:

@@ -14,8 +14,19 @@ from quiesce.examples.order_service.routes import add_routes
 from quiesce.examples.order_service.schema import require
 from quiesce.examples.order_service.settings import Settings
 from quiesce.kafka import KafkaDeadLetters, KafkaPublisher, KafkaSource, TopicRetention
+from quiesce.kafka.dead_letters import dead_topic_of
 from quiesce.metrics import PrometheusMetrics
-from quiesce.postgres import OutboxLog, OutboxRows, OutboxWatch, once, open_pool, prune, prune_inbox, prune_keys
+from quiesce.postgres import (
+    OutboxLog,
+    OutboxRows,
+    OutboxWatch,
+    RecordStarts,
+    once,
+    open_pool,
+    prune,
+    prune_inbox,
+    prune_keys,
+)
 
 
 @service(
@@ -35,12 +46,14 @@ async def orders(s: Service) -> None:
     s.run(Relay(outbox, KafkaPublisher(cfg.kafka_bootstrap)))
     products = KafkaSource(cfg.consumer, cfg.product_topic, group=cfg.consumer_group)
     handler = once(db, "orders", on_product)  # each event has its effect once, whatever comes again
-    s.run(Consumer(products, handler, decode=product_of, dead_letters=KafkaDeadLetters(cfg.kafka_bootstrap)))
+    dead = KafkaDeadLetters(cfg.kafka_bootstrap)
+    starts = RecordStarts(cfg.database_url)  # one that kills its process again and again is given up, too
+    s.run(Consumer(products, handler, decode=product_of, dead_letters=dead, starts=starts))
     # Tearing it loses nothing: the next replica finds the same expired orders.
     s.every(cfg.expire_every, expire_orders, db, cfg.expire_after, cfg.order_topic, on_drain="cancel")
     s.every(cfg.prune_every, prune, db, cfg.keep_dispatched, on_drain="cancel")
     s.every(cfg.prune_every, prune_keys, db, on_drain="cancel")
-    kept = TopicRetention(cfg.kafka_bootstrap, cfg.product_topic)
+    kept = TopicRetention(cfg.kafka_bootstrap, cfg.product_topic, dead_topic_of(cfg.product_topic))
     s.every(cfg.prune_marks_every, prune_inbox, db, cfg.keep_marks, kept, on_drain="cancel")
     if cfg.payment_url:
         timeout = aiohttp.ClientTimeout(total=cfg.payment_timeout)
