@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import Event, RequestsInFlight
@@ -135,7 +136,7 @@ class Gate:
             body = {"status": "not ready", "reason": self._readiness.reason, "phase": self._readiness.phase.value}
             await answer(send, 503, body, [(b"retry-after", b"1")])
         else:
-            await self._pass_on(f"{scope['method']} {path}", scope, receive, send)
+            await self._pass_on(f"{scope['method']} {_shown(path)}", scope, receive, send)
 
     async def _ready(self, send: Send) -> None:
         state = self._readiness
@@ -153,7 +154,7 @@ class Gate:
             await receive()
             await send({"type": "websocket.close", "code": 1013, "reason": self._readiness.reason})
         else:
-            await self._pass_on(f"WEBSOCKET {scope['path']}", scope, receive, send)
+            await self._pass_on(f"WEBSOCKET {_shown(scope['path'])}", scope, receive, send)
 
     async def _pass_on(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         # A copy: not every server gives each request a `state` of its own.
@@ -196,6 +197,11 @@ class Gate:
             await send(message)
 
         return closing
+
+
+def _shown(path: str) -> str:
+    """For logs and the report: servers decode the path, and a line feed in it would forge a line."""
+    return path if path.isprintable() else quote(path)
 
 
 async def answer(
