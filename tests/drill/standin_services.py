@@ -32,6 +32,18 @@ async def standin(s: Service) -> None:
     s.http(app, host=os.environ["HOST"], port=int(os.environ["PORT"]))
 
 
+@service("stubborn", budget=QUICK)
+async def stubborn(s: Service) -> None:
+    """Its worker does not end the iteration in hand."""
+
+    async def tick() -> None:
+        print("begun", flush=True)
+        await asyncio.sleep(3600)
+
+    s.every(0.01, tick, name="clock")
+    s.http(app, host=os.environ["HOST"], port=int(os.environ["PORT"]))
+
+
 @service("broken", budget=QUICK)
 async def broken(s: Service) -> None:
     raise RuntimeError("this one never starts")

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.serial, pytest.mark.xdist_group("drill"), pytest.mark.
 SMALL = ("--seconds", "4", "--rate", "40", "--json")
 KEYS = {
     *("accepted", "delivered", "lost", "duplicates", "out_of_order", "doubled", "failed_requests", "retried"),
-    *("replayed", "payments", "shutdowns"),
+    *("replayed", "payments", "products", "shutdowns"),
 }
 
 
@@ -35,7 +35,7 @@ def outcome(run: DemoProcess) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(run.output.splitlines()[-1])
     assert set(told) == KEYS
     for shutdown in told["shutdowns"]:
-        assert set(shutdown) == {"replica", "reason", "seconds", "exit_code", "parts"}
+        assert set(shutdown) == {"replica", "reason", "seconds", "exit_code", "parts", "why", "log"}
     return told
 
 
@@ -44,6 +44,8 @@ def assert_clean(run: DemoProcess, told: dict[str, Any]) -> None:
     # Every order is placed and either expires or is paid, and all of it arrives. Whoever was cut off asked again.
     assert told["delivered"] == 2 * told["accepted"]
     assert (told["payments"]["charged_twice"], told["payments"]["disputed"]) == (0, 0)
+    assert (told["products"]["missed"], told["products"]["stale"]) == (0, 0)
+    assert told["products"]["published"] > 0
     assert [shutdown["exit_code"] for shutdown in told["shutdowns"]] == [0] * len(told["shutdowns"])
     assert all(0 < shutdown["seconds"] < 49 for shutdown in told["shutdowns"])
 

@@ -132,6 +132,23 @@ async def test_a_replica_that_ends_by_itself_is_a_problem() -> None:
         assert s.fleet.problems[0].startswith("r-1 ended by itself")
 
 
+async def test_a_replica_that_leaves_work_behind_tells_why_and_its_log_is_kept() -> None:
+    async with scene("standin_services:stubborn") as s:
+        replica = await s.fleet.add()
+        await asyncio.to_thread(replica.process.wait_for, "begun")
+        await s.fleet.stop_all("end")
+
+        (end,) = s.fleet.shutdowns
+        assert (end.exit_code, end.clean) == (75, False)
+        assert "1 iteration (clock)" in end.why
+        assert end.log is not None
+        try:
+            assert "shutdown report" in end.log.read_text()
+            assert end.fault() == f"r-1 ended with status 75 (end): {end.why}; its log is {end.log}"
+        finally:
+            end.log.unlink()
+
+
 async def test_a_replica_that_cannot_start_is_told_with_its_own_words() -> None:
     async with scene("standin_services:broken") as s:
         with pytest.raises(StartError, match=r"r-1 ended before it was ready.*this one never starts"):

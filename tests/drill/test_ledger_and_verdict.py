@@ -11,6 +11,7 @@ from quiesce.drill.audit import Findings
 from quiesce.drill.ledger import FailedRequest, Ledger, percentile, split_failed
 from quiesce.drill.payment_audit import PaymentFindings, audit_payments
 from quiesce.drill.payment_endpoint import Charges, PaymentEndpoint
+from quiesce.drill.product_audit import ProductFindings
 from quiesce.drill.verdict import Shutdown, Verdict
 
 GOOD = Verdict(
@@ -19,6 +20,7 @@ GOOD = Verdict(
     failed_outside=(),
     shutdowns=(Shutdown("orders-1", "rolling update", 0.8, 0, 49.0, {"workers": 0.5}),),
     payments=PaymentFindings(5, 2, 1, (), ()),
+    products=ProductFindings(7, (), ()),
 )
 
 
@@ -72,12 +74,14 @@ def test_good_one_with_duplicates_and_a_cut_request() -> None:
             "1 orders charged and not paid, or paid and not",
         ),
         ({"shutdowns": (Shutdown("orders-1", "rolling update", 1.0, 75, 49.0),)}, "orders-1 ended with status 75"),
+        ({"products": ProductFindings(5, ("p1",), ())}, "1 product events not handled: p1"),
+        ({"products": ProductFindings(5, (), ("p",))}, "1 products older than their last event: p"),
         ({"problems": ("orders-2 ended by itself",)}, "orders-2 ended by itself"),
         ({"findings": Findings(0, 0, (), (), 0, 0, (), ())}, "nothing was proven"),
     ],
     ids=[
         *("lost", "waiting", "order", "disorder", "foreign", "failed", "doubled", "unanswered", "charged", "disputed"),
-        *("shutdown", "died", "nothing"),
+        *("shutdown", "missed", "stale", "died", "nothing"),
     ],
 )
 def test_each_fault_makes_it_fail_and_is_told(change: dict[str, object], told: str) -> None:
@@ -107,6 +111,7 @@ def test_json_has_the_documented_keys_and_seconds() -> None:
         "retried": 1,
         "replayed": 0,
         "payments": {"charged": 5, "repeated": 2, "charged_twice": 0, "disputed": 0},
+        "products": {"published": 7, "missed": 0, "stale": 0},
         "shutdowns": [
             {
                 "replica": "orders-1",
@@ -114,6 +119,8 @@ def test_json_has_the_documented_keys_and_seconds() -> None:
                 "seconds": 0.8,
                 "exit_code": 0,
                 "parts": {"workers": 0.5},
+                "why": "",
+                "log": None,
             }
         ],
     }

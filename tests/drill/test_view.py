@@ -11,6 +11,7 @@ from quiesce.drill.audit import Findings
 from quiesce.drill.ledger import FailedRequest
 from quiesce.drill.payment_audit import PaymentFindings
 from quiesce.drill.picture import Picture, ReplicaPicture
+from quiesce.drill.product_audit import ProductFindings
 from quiesce.drill.verdict import Kill, Shutdown, Verdict
 from quiesce.drill.view import LiveView, PlainView, closing_line, outcome
 
@@ -42,6 +43,7 @@ VERDICT = Verdict(
     kills=(Kill("orders-3", 4, 2),),
     replayed=1,
     payments=PaymentFindings(60, 17, 15, (), ()),
+    products=ProductFindings(150, (), ()),
     seconds=30.0,
     p50=0.006,
     p99=0.023,

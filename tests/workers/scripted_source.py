@@ -142,7 +142,10 @@ class MemorySource:
 
     async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
         assert offsets, "an empty commit"
-        await asyncio.sleep(self.commit_seconds)
+        left = max(0.0, deadline.remaining(asyncio.get_running_loop().time()))
+        await asyncio.sleep(min(left, self.commit_seconds))
+        if left < self.commit_seconds:
+            raise Unavailable("no answer to the commit by the deadline")
         if self._is_away():
             await asyncio.sleep(deadline.remaining(self.now()))
             raise Unavailable("no answer to the commit")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SERVICE = "quiesce.examples.order_service.main:orders"
 ORDER_TOPIC = "order-events"
 PRODUCT_TOPIC = "product-events"
+CONSUMER = "orders"
 REPLICAS = 2
 INSTALL = 'pip install "quiesce[demo]"'
 
@@ -55,9 +56,9 @@ def add_to(verbs: Any) -> None:
         "Clients send a request that was cut again, with its Idempotency-Key; some orders are paid at a payment API "
         "that loses some of its answers.",
         epilog="Exit status: 0 if nothing was lost, doubled or out of order, every request was answered, none was cut "
-        "that the SIGKILL does not explain, no order was charged twice and every replica that was asked to stop ended "
-        "with status 0; 1 otherwise; 130 if it was left before there was "
-        "anything to audit. Ctrl-C stops it in order, with the audit; a second one leaves at once.",
+        "that the SIGKILL does not explain, no order was charged twice, every product event was handled and every "
+        "replica that was asked to stop ended with status 0; 1 otherwise; 130 if it was left before there was anything "
+        "to audit. Ctrl-C stops it in order, with the audit; a second one leaves at once.",
     )
     add_flag(
         parser,
@@ -122,7 +123,8 @@ async def _demo(arguments: argparse.Namespace) -> int:
 
 async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
     from quiesce.drill.payment_endpoint import PaymentEndpoint
-    from quiesce.drill.run import Drill, Plan
+    from quiesce.drill.plan import Plan
+    from quiesce.drill.run import Drill
     from quiesce.drill.scenario import rolling_update, sigkill
     from quiesce.drill.servers import Servers
     from quiesce.drill.view import DrillConsole, closing_line, open_view, outcome
@@ -146,6 +148,7 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
                 steps=steps,
                 order_topic=ORDER_TOPIC,
                 product_topic=PRODUCT_TOPIC,
+                consumer=CONSUMER,
                 replicas=REPLICAS,
                 seconds=arguments.seconds,
                 rate=arguments.rate,

@@ -251,7 +251,9 @@ class Fleet:
         self, replica: Replica, reason: str, seconds: float, status: int, *, state: str = "stopped"
     ) -> None:
         report = await asyncio.to_thread(replica.process.report)
-        shutdown = shutdown_of(replica.name, reason, seconds, status, report)
+        # Whoever asks why it did not end well needs more than the verdict's line.
+        log = await asyncio.to_thread(replica.process.keep_log) if status != 0 else None
+        shutdown = shutdown_of(replica.name, reason, seconds, status, report, log)
         self.shutdowns.append(shutdown)
         budget = f" of {shutdown.budget:g} s" if shutdown.budget is not None else " s, without a report,"
         self._tell(f"{replica.name} {state} in {seconds:.2f}{budget} with status {status}{slowest_worker(report)}")

@@ -1,4 +1,4 @@
-"""Orders from many clients on an open-loop schedule, and the product events that the service consumes."""
+"""Orders from many clients on an open-loop schedule."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,6 @@ import time
 import uuid
 
 import aiohttp
-from confluent_kafka import Producer
 
 from quiesce.drill.ledger import Ledger
 
@@ -19,8 +18,6 @@ _PAUSE = 0.2
 
 _MOST_IN_FLIGHT = 200
 """Each takes three descriptors of this process, client and both ends of the balancer; 1,024 is a common limit."""
-
-_PRODUCTS_A_SECOND = 5.0
 
 
 class OrderLoad:
@@ -138,34 +135,3 @@ class OrderLoad:
     def _fail(self, request: str, detail: str) -> bool:
         self._ledger.fail(request, self.elapsed, detail)
         return False
-
-
-class ProductLoad:
-    """Publishes product events, so that the service's consumer has something to do."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self._bootstrap = bootstrap
-        self._topic = topic
-        self.published = 0
-
-    async def run(self) -> None:
-        """Publishes until cancelled."""
-        producer = Producer({"bootstrap.servers": self._bootstrap, "log_level": 0, "linger.ms": 0})
-        version = 0
-        try:
-            while True:
-                version += 1
-                product = f"product-{version % 20}"
-                value = {"id": product, "name": product, "price": f"{version % 90 + 10}.50", "version": version}
-                # As an outbox sends them.
-                headers: list[tuple[str, str | bytes | None]] = [("id", str(uuid.uuid4())), ("type", "ProductChanged")]
-                body = json.dumps(value).encode()
-                producer.produce(self._topic, body, product.encode(), headers=headers, on_delivery=self._count)
-                producer.poll(0)
-                await asyncio.sleep(1 / _PRODUCTS_A_SECOND)
-        finally:
-            producer.purge()
-
-    def _count(self, error: object, message: object) -> None:
-        if error is None:
-            self.published += 1

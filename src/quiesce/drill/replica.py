@@ -1,8 +1,9 @@
 """One replica: how to run it, where it is, and what its own report says of its end."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from quiesce.drill.verdict import Shutdown
@@ -44,9 +45,22 @@ def slowest_worker(report: Mapping[str, Any] | None) -> str:
     return f"; its slowest worker, {name}, took {times[name]:.1f} s" if name and times[name] >= 1 else ""
 
 
-def shutdown_of(replica: str, reason: str, seconds: float, status: int, report: Mapping[str, Any] | None) -> Shutdown:
+def shutdown_of(
+    replica: str, reason: str, seconds: float, status: int, report: Mapping[str, Any] | None, log: Path | None = None
+) -> Shutdown:
     """What became of a replica, from its status and, where it wrote one, its own report."""
     if report is None:
-        return Shutdown(replica, reason, seconds, status, None)
+        return Shutdown(replica, reason, seconds, status, None, log=log)
     parts = {name: float(part["duration_seconds"]) for name, part in report["parts"].items()}
-    return Shutdown(replica, reason, seconds, status, float(report["available_seconds"]), parts)
+    why = "; ".join(_complaints(report))
+    return Shutdown(replica, reason, seconds, status, float(report["available_seconds"]), parts, why, log)
+
+
+def _complaints(report: Mapping[str, Any]) -> Iterator[str]:
+    """What a report tells that went wrong."""
+    yield from report["errors"]
+    for left in report["abandoned"]:
+        yield f"{left['count']} {left['what']} ({left['worker']})"
+    for name, part in report["parts"].items():
+        if part["overran"]:
+            yield f"{name} took {part['duration_seconds']:.1f} s of {part['bound_seconds']:g} s"

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import asyncpg
@@ -23,6 +23,8 @@ _ROWS = """
 SELECT id::text, position, aggregate_id, type, dispatched FROM ({}) AS event WHERE topic = $1 ORDER BY position
 """
 ORDERS = "SELECT id::text, status FROM orders"
+_MARKED = "SELECT event_id FROM inbox_entry WHERE consumer = $1"
+_VERSIONS = "SELECT id, version FROM product"
 
 
 class Tables:
@@ -43,11 +45,14 @@ class Tables:
                         await asyncio.sleep(every)
             await asyncio.sleep(every)
 
-    async def drained(self, within: Callable[[], float], every: float = 0.1) -> int:
-        """Waits until no event waits and no order is yet to expire or to be paid, at most `within` seconds.
+    async def drained(
+        self, within: Callable[[], float], consumer: str = "", published: Collection[str] = (), every: float = 0.1
+    ) -> int:
+        """Waits until no event waits, no order is yet to expire or to be paid, and `consumer` has marked all that was
+        `published`, at most `within` seconds.
 
         `within` is asked again and again, since whoever waits may lose patience. Returns how many events
-        still wait.
+        still wait in the outbox.
 
         Raises:
             Unavailable: the database cannot be reached.
@@ -59,7 +64,8 @@ class Tables:
                 # Asked in this order: an order that expires, or is paid, puts its event into the outbox.
                 owed = await connection.fetchval(OWED, timeout=_TIMEOUT)
                 self.backlog = await _backlog(connection)
-                if (owed == 0 and self.backlog == 0) or loop.time() - began >= within():
+                handled = not published or await _marked(connection, consumer) >= set(published)
+                if (owed == 0 and self.backlog == 0 and handled) or loop.time() - began >= within():
                     return self.backlog
                 await asyncio.sleep(every)
 
@@ -75,6 +81,17 @@ class Tables:
             orders = await connection.fetch(ORDERS, timeout=_TIMEOUT_OF_ALL)
         return [_row(row) for row in rows], {order["id"]: order["status"] for order in orders}
 
+    async def products(self, consumer: str) -> tuple[set[str], dict[str, int]]:
+        """The ids of the events that a consumer has marked, and the version of each product, as of one instant.
+
+        Raises:
+            Unavailable: the database cannot be reached.
+        """
+        async with self._reading() as connection, connection.transaction(isolation="repeatable_read"):
+            marked = await _marked(connection, consumer)
+            versions = await connection.fetch(_VERSIONS, timeout=_TIMEOUT)
+        return marked, {row["id"]: row["version"] for row in versions}
+
     @contextlib.asynccontextmanager
     async def _reading(self) -> "AsyncIterator[asyncpg.Connection[Any]]":
         try:
@@ -88,6 +105,10 @@ async def _backlog(connection: "asyncpg.Connection[Any]") -> int:
     every = EVERY_EVENT[await store_of(connection)]
     waiting: int = await connection.fetchval(_BACKLOG.format(every), timeout=_TIMEOUT)
     return waiting
+
+
+async def _marked(connection: "asyncpg.Connection[Any]", consumer: str) -> set[str]:
+    return {row["event_id"] for row in await connection.fetch(_MARKED, consumer, timeout=_TIMEOUT)}
 
 
 def _row(row: Any) -> OutboxRow:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from quiesce.drill.audit import Findings
 from quiesce.drill.ledger import FailedRequest
 from quiesce.drill.payment_audit import PaymentFindings
+from quiesce.drill.product_audit import ProductFindings
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,17 @@ class Shutdown:
     budget: float | None
     """Seconds the replica had by its own report; None where it wrote none."""
     parts: Mapping[str, float] = field(default_factory=dict)
+    why: str = ""
+    """What went wrong, by its own report; empty where nothing did."""
+    log: Path | None = None
+    """Where its log is kept; None where it ended well."""
+
+    def fault(self) -> str:
+        """Its line in the verdict, for one that did not end well."""
+        why = f": {self.why}" if self.why else ""
+        return f"{self.replica} ended with status {self.exit_code} ({self.reason}){why}" + (
+            f"; its log is {self.log}" if self.log else ""
+        )
 
     @property
     def clean(self) -> bool:
@@ -31,6 +44,8 @@ class Shutdown:
             "seconds": round(self.seconds, 3),
             "exit_code": self.exit_code,
             "parts": {name: round(seconds, 3) for name, seconds in self.parts.items()},
+            "why": self.why,
+            "log": None if self.log is None else str(self.log),
         }
 
 
@@ -58,6 +73,7 @@ class Verdict:
     replayed: int = 0
     """Requests whose answer was a stored one: an earlier attempt had been carried out, and its answer was cut."""
     payments: PaymentFindings | None = None
+    products: ProductFindings | None = None
     kills: Sequence[Kill] = ()
     problems: Sequence[str] = ()
     interrupted: bool = False
@@ -89,7 +105,9 @@ class Verdict:
             lines.append(f"{self.unanswered} requests were never answered, however often they were sent")
         if self.payments is not None:
             lines += _payment_faults(self.payments)
-        lines += [f"{s.replica} ended with status {s.exit_code} ({s.reason})" for s in self.shutdowns if not s.clean]
+        if self.products is not None:
+            lines += self.products.faults()
+        lines += [shutdown.fault() for shutdown in self.shutdowns if not shutdown.clean]
         lines += self.problems
         if found.accepted == 0 and not self.interrupted:
             lines.append("no order was accepted, so nothing was proven")
@@ -115,6 +133,7 @@ class Verdict:
             "retried": len(self.failed_inside) + len(self.failed_outside),
             "replayed": self.replayed,
             "payments": None if self.payments is None else _payments_as_dict(self.payments),
+            "products": None if self.products is None else self.products.as_dict(),
             "shutdowns": [shutdown.as_dict() for shutdown in self.shutdowns],
         }
 

@@ -171,6 +171,7 @@ def outcome(verdict: Verdict) -> Table:
             verdict.unanswered + outside == 0,
         ),
         *_payment_rows(verdict),
+        *_product_rows(verdict),
     )
     for what, result, detail, good in rows:
         table.add_row(what, Text(result, style="green" if good else "bold red"), detail)
@@ -196,6 +197,14 @@ def _payment_rows(verdict: Verdict) -> list[tuple[str, str, str, bool]]:
     if found.disputed:
         detail += f"; {len(found.disputed)} charged and not paid, or the other way round"
     return [("orders charged twice", str(len(found.twice)), detail, found.clean)]
+
+
+def _product_rows(verdict: Verdict) -> list[tuple[str, str, str, bool]]:
+    found = verdict.products
+    if found is None:
+        return []
+    detail = f"of {found.published} published; {len(found.stale)} products older than their last event"
+    return [("product events not handled", str(len(found.missed)), detail, found.clean)]
 
 
 def _shutdown_row(shutdown: Shutdown) -> tuple[str, Text, str]:

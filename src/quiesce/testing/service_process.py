@@ -68,6 +68,15 @@ class ServiceProcess:
             self._status = self._process.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
+    def keep_log(self) -> Path | None:
+        """Puts its log where `discard` leaves it, in the directory for temporary files; None where that fails."""
+        kept = self._directory.with_suffix(".log")
+        try:
+            shutil.copyfile(self.log, kept)
+        except OSError:
+            return None
+        return kept
+
     @property
     def pid(self) -> int:
         assert self._process is not None, "not started"

@@ -23,7 +23,7 @@ COMMIT_EVERY = 0.1
 """Seconds between two commits while there is always something in hand. Where there is not, a commit comes at once."""
 
 COMMIT_BOUND = 5.0
-"""Seconds for one try, and for all tries once a stop is requested."""
+"""Seconds for one try while it runs."""
 
 _STOPPING_WAIT = 0.1
 """Seconds between two tries once a stop is requested."""

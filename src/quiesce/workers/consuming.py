@@ -26,6 +26,9 @@ log = logging.getLogger("quiesce.workers")
 LEAVE_BOUND = 5.0
 """Seconds to leave the group in, when the drain has that much left."""
 
+LEAVE_SHARE = 0.4
+"""How much of what is left of a short drain is kept for leaving the group."""
+
 ABORT_BOUND = 1.0
 """Seconds for the last commit of a consumer that is being aborted. Its handlers have half of it before that."""
 
@@ -166,8 +169,10 @@ class Consuming:
 
     async def _finish(self) -> None:
         """The last commits, and then the group is left, so that the others get the partitions at once."""
-        # Of what a stop leaves, some is kept for leaving the group.
-        await self._commits.finish(min(COMMIT_BOUND, 0.8 * self._stop.remaining()))
+        # While the group rebalances its coordinator answers the join first and the commit after that, so the last
+        # commits have all that a stop leaves, but for leaving the group.
+        left = self._stop.remaining() if self._stop.requested else COMMIT_BOUND
+        await self._commits.finish(left - min(LEAVE_BOUND, LEAVE_SHARE * left))
         if self._window.unconfirmed:
             self._stop.abandon("handled records without a commit", self._window.unconfirmed)
         await self._revokes.close(PUT_DOWN_BOUND)
