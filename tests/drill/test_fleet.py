@@ -12,7 +12,7 @@ from small_http import ask
 from quiesce.drill.balancer import Balancer
 from quiesce.drill.fleet import Fleet
 from quiesce.drill.replica import Recipe
-from quiesce.drill.scenario import perform, rolling_update, sigkill
+from quiesce.drill.scenario import Step, perform, rolling_update, sigkill
 from quiesce.errors import StartError
 
 HERE = Path(__file__).parent
@@ -21,11 +21,11 @@ HERE = Path(__file__).parent
 class Scene:
     """A fleet behind a balancer, and clients that ask all the time."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, logs: Path | None = None) -> None:
         self.balancer = Balancer(probe_every=0.05)
         self.told: list[str] = []
         recipe = Recipe("r", target, {"PYTHONPATH": str(HERE)})
-        self.fleet = Fleet(recipe, self.balancer, prestop=0.2, grace_period=8, tell=self.told.append)
+        self.fleet = Fleet(recipe, self.balancer, prestop=0.2, grace_period=8, logs=logs, tell=self.told.append)
         self.answers: list[tuple[int, str]] = []
         self.cut: list[str] = []
         self._asking = True
@@ -45,8 +45,8 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(target: str = "standin_services:standin") -> AsyncIterator[Scene]:
-    made = Scene(target)
+async def scene(target: str = "standin_services:standin", logs: Path | None = None) -> AsyncIterator[Scene]:
+    made = Scene(target, logs)
     await made.balancer.start()
     try:
         yield made
@@ -119,6 +119,20 @@ async def test_sigkill_cuts_only_what_was_open_to_it() -> None:
         assert kill.replica not in {end.replica for end in s.fleet.shutdowns}
 
 
+async def test_a_step_that_is_to_find_them_steady_waits_for_it() -> None:
+    done: list[str] = []
+
+    async def act(fleet: Fleet) -> None:
+        done.append("act")
+
+    async def until_steady() -> None:
+        done.append("steady")
+
+    async with scene() as s:
+        await perform([Step("a", act), Step("b", act, steady=True)], s.fleet, done.append, until_steady)
+    assert done == ["a", "act", "steady load", "steady", "b", "act", "steady load"]
+
+
 async def test_a_replica_that_ends_by_itself_is_a_problem() -> None:
     async with scene() as s:
         replica = await s.fleet.add()
@@ -147,6 +161,18 @@ async def test_a_replica_that_leaves_work_behind_tells_why_and_its_log_is_kept()
             assert end.fault() == f"r-1 ended with status 75 (end): {end.why}; its log is {end.log}"
         finally:
             end.log.unlink()
+
+
+async def test_asked_for_every_log_is_kept_also_of_one_that_was_killed(tmp_path: Path) -> None:
+    async with scene(logs=tmp_path) as s:
+        first, second = await asyncio.gather(s.fleet.add(), s.fleet.add())
+        await s.fleet.kill(first)
+        await s.fleet.retire(second, "end", prestop=0)
+
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert sorted(kept) == ["r-1.log", "r-2.log"]
+    assert ["shutdown report" in kept[name] for name in ("r-1.log", "r-2.log")] == [False, True]
+    assert "running" in kept["r-1.log"]
 
 
 async def test_a_replica_that_cannot_start_is_told_with_its_own_words() -> None:

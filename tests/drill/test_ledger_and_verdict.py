@@ -20,7 +20,7 @@ GOOD = Verdict(
     failed_outside=(),
     shutdowns=(Shutdown("orders-1", "rolling update", 0.8, 0, 49.0, {"workers": 0.5}),),
     payments=PaymentFindings(5, 2, 1, (), ()),
-    products=ProductFindings(7, (), ()),
+    products=ProductFindings(7, (), 0, ()),
 )
 
 
@@ -74,14 +74,17 @@ def test_good_one_with_duplicates_and_a_cut_request() -> None:
             "1 orders charged and not paid, or paid and not",
         ),
         ({"shutdowns": (Shutdown("orders-1", "rolling update", 1.0, 75, 49.0),)}, "orders-1 ended with status 75"),
-        ({"products": ProductFindings(5, ("p1",), ())}, "1 product events not handled: p1"),
-        ({"products": ProductFindings(5, (), ("p",))}, "1 products older than their last event: p"),
+        ({"products": ProductFindings(5, ("p1",), 0, ())}, "1 product events lost: p1"),
+        (
+            {"products": ProductFindings(5, (), 2, ("p",))},
+            "older than their last event: p; 2 product events",
+        ),
         ({"problems": ("orders-2 ended by itself",)}, "orders-2 ended by itself"),
         ({"findings": Findings(0, 0, (), (), 0, 0, (), ())}, "nothing was proven"),
     ],
     ids=[
         *("lost", "waiting", "order", "disorder", "foreign", "failed", "doubled", "unanswered", "charged", "disputed"),
-        *("shutdown", "missed", "stale", "died", "nothing"),
+        *("shutdown", "unhandled", "stale", "died", "nothing"),
     ],
 )
 def test_each_fault_makes_it_fail_and_is_told(change: dict[str, object], told: str) -> None:
@@ -111,7 +114,7 @@ def test_json_has_the_documented_keys_and_seconds() -> None:
         "retried": 1,
         "replayed": 0,
         "payments": {"charged": 5, "repeated": 2, "charged_twice": 0, "disputed": 0},
-        "products": {"published": 7, "missed": 0, "stale": 0},
+        "products": {"published": 7, "lost": 0, "waiting": 0, "stale": 0},
         "shutdowns": [
             {
                 "replica": "orders-1",

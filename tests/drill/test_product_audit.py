@@ -4,34 +4,56 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 from quiesce.drill.product_audit import ProductFindings, audit_products
 from quiesce.drill.product_load import ProductEvent, ProductLoad
 from quiesce.drill.tables import Tables
+from quiesce.drill.topic import read_committed
 from quiesce.examples.order_service import schema as orders_schema
 from quiesce.postgres import connect, inbox_entry, schema
 
 if TYPE_CHECKING:
     from quiesce_pytest import MakeTopic
 
-PUBLISHED = [ProductEvent("e1", "a", 1), ProductEvent("e2", "b", 2), ProductEvent("e3", "a", 3)]
+PUBLISHED = [ProductEvent("e1", "a", 1, 0, 0), ProductEvent("e2", "b", 2, 1, 5), ProductEvent("e3", "a", 3, 0, 1)]
 
 
 def test_handled_and_as_new_as_the_last_event_is_clean() -> None:
-    found = audit_products(PUBLISHED, {"e1", "e2", "e3", "of another one"}, {"a": 3, "b": 4})
-    assert found == ProductFindings(3, (), ())
-    assert (found.clean, found.faults()) == (True, [])
+    found = audit_products(PUBLISHED, {"e1", "e2", "e3", "of another one"}, {"a": 3, "b": 4}, {0: 2, 1: 6})
+    assert found == ProductFindings(3, (), 0, ())
+    assert (found.clean, found.faults(interrupted=False)) == (True, [])
 
 
-def test_what_nobody_handled_and_what_is_older_than_its_last_event_is_told() -> None:
-    found = audit_products(PUBLISHED, {"e1", "e3"}, {"a": 1})
-    assert found == ProductFindings(3, missed=("e2",), stale=("a", "b"))
-    assert found.faults() == [
-        "1 product events not handled: e2, ...",
-        "2 products older than their last event: a, ...",
-    ]
-    assert found.as_dict() == {"published": 3, "missed": 1, "stale": 2}
+def test_what_was_committed_and_not_handled_is_lost() -> None:
+    found = audit_products(PUBLISHED, {"e1", "e3"}, {"a": 3}, {0: 2, 1: 6})
+    assert found == ProductFindings(3, ("e2",), 0, ())
+    assert found.faults(interrupted=True) == ["1 product events lost: e2"]
+
+
+def test_what_was_neither_waits_which_only_an_interrupted_drill_may_end_with() -> None:
+    for committed in ({0: 2, 1: 5}, {0: 2}):
+        found = audit_products(PUBLISHED, {"e1", "e3"}, {"a": 3}, committed)
+        assert found == ProductFindings(3, (), 1, ())
+        assert (found.clean, found.faults(interrupted=True)) == (False, [])
+        assert found.faults(interrupted=False) == ["1 product events still wait for the consumers"]
+
+
+def test_a_row_that_is_older_than_what_was_handled_is_told() -> None:
+    found = audit_products(PUBLISHED, {"e1", "e2", "e3"}, {"a": 1}, {0: 2, 1: 6})
+    assert found.faults(interrupted=True) == ["2 products older than their last event: a, b"]
+    assert found.as_dict() == {"published": 3, "lost": 0, "waiting": 0, "stale": 2}
+
+
+def test_the_offsets_of_a_group_are_read_from_outside_of_it(kafka: str, topic: "MakeTopic") -> None:
+    name = topic(partitions=2)
+    assert read_committed(kafka, name, name) == {}
+    member = Consumer({"bootstrap.servers": kafka, "group.id": name, "enable.auto.commit": False})
+    try:
+        member.commit(offsets=[TopicPartition(name, 1, 7)], asynchronous=False)
+    finally:
+        member.close()
+    assert read_committed(kafka, name, name) == {1: 7}
 
 
 async def test_the_load_knows_what_the_broker_has_and_ends_when_told(kafka: str, topic: "MakeTopic") -> None:
@@ -50,10 +72,12 @@ async def test_the_load_knows_what_the_broker_has_and_ends_when_told(kafka: str,
         messages = consumer.consume(len(known), 15)
     finally:
         consumer.close()
-    values = [json.loads(message.value() or b"") for message in messages]
-    assert [(value["id"], value["version"]) for value in values] == [(one.product, one.version) for one in known]
-    ids = [dict(message.headers() or [])["id"] for message in messages]
-    assert ids == [one.event_id.encode() for one in known]
+    found = []
+    for message in messages:
+        value, headers = json.loads(message.value() or b""), dict(message.headers() or [])
+        place = (message.partition(), message.offset())
+        found.append((headers["id"], value["id"], value["version"], *place))
+    assert sorted(found) == sorted((one[0].encode(), *one[1:]) for one in known)
 
 
 async def test_the_tables_tell_marks_and_versions(database: str) -> None:
@@ -66,6 +90,8 @@ async def test_the_tables_tell_marks_and_versions(database: str) -> None:
         await db.execute("INSERT INTO product VALUES ('a', 'a', 1, 7)")
     tables = Tables(database)
     assert await tables.products("orders") == ({"e1"}, {"a": 7})
+    assert await tables.handled("orders", {"e1"}, within=20.0)
+    assert not await tables.handled("orders", {"e1", "e2"}, within=0.3)
     began = asyncio.get_running_loop().time()
     assert await tables.drained(lambda: 30.0, "orders", {"e1"}) == 0
     assert asyncio.get_running_loop().time() - began < 20.0

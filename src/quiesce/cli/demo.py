@@ -9,6 +9,7 @@ import resource
 import sys
 import tempfile
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quiesce.cli.flags import add_flag, add_switch
@@ -56,7 +57,7 @@ def add_to(verbs: Any) -> None:
         "Clients send a request that was cut again, with its Idempotency-Key; some orders are paid at a payment API "
         "that loses some of its answers.",
         epilog="Exit status: 0 if nothing was lost, doubled or out of order, every request was answered, none was cut "
-        "that the SIGKILL does not explain, no order was charged twice, every product event was handled and every "
+        "that the SIGKILL does not explain, no order was charged twice, every product event was handled, and every "
         "replica that was asked to stop ended with status 0; 1 otherwise; 130 if it was left before there was anything "
         "to audit. Ctrl-C stops it in order, with the audit; a second one leaves at once.",
     )
@@ -91,6 +92,14 @@ def add_to(verbs: Any) -> None:
         default="log",
         choices=("log", "row"),
         help="how the relay works: a cursor over a log, or rows that are locked and marked",
+    )
+    add_flag(
+        parser,
+        "--logs",
+        default=None,
+        convert=_directory,
+        metavar="DIRECTORY",
+        help="keep every replica's log there; else only those are kept, and named, that did not end well",
     )
     add_switch(parser, "--json", help="print the outcome as one JSON object in the last line")
     parser.set_defaults(run=run_demo)
@@ -141,7 +150,8 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
         )
         steps = rolling_update(REPLICAS, after=arguments.seconds * 0.1)
         if not arguments.no_kill:
-            steps += sigkill(after=arguments.seconds * 0.7)
+            # The embedded broker can leave a group without an assignment when a member dies amid a rebalance.
+            steps += sigkill(after=arguments.seconds * 0.7, steady=arguments.broker == "tansu")
         with PaymentEndpoint(lose_every=_LOSE_EVERY) as payments:
             plan = Plan(
                 recipe=partial(_order_service, store=arguments.store, payment_url=payments.url),
@@ -152,6 +162,7 @@ async def _drill(arguments: argparse.Namespace, stop: asyncio.Event) -> int:
                 replicas=REPLICAS,
                 seconds=arguments.seconds,
                 rate=arguments.rate,
+                logs=arguments.logs,
                 charges=payments.charges,
             )
             verdict = await Drill(plan, servers, view, stop).run()
@@ -181,7 +192,7 @@ def _order_service(servers: "Servers", *, store: str, payment_url: str) -> "Reci
             "KAFKA_BOOTSTRAP": servers.bootstrap,
             "ORDER_TOPIC": servers.topics[ORDER_TOPIC],
             "PRODUCT_TOPIC": servers.topics[PRODUCT_TOPIC],
-            "CONSUMER_GROUP": f"orders{servers.suffix}",
+            "CONSUMER_GROUP": f"{CONSUMER}{servers.suffix}",
             # The embedded broker lets a member join after half its session timeout.
             "SESSION_TIMEOUT_MS": "6000",
             "HEARTBEAT_INTERVAL_MS": "500",
@@ -246,6 +257,15 @@ def _seconds(text: str) -> float:
 
 def _rate(text: str) -> float:
     return _number(text, 1, 5000)
+
+
+def _directory(text: str) -> Path:
+    path = Path(text)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}; takes a directory that can be written") from error
+    return path
 
 
 def _number(text: str, least: float, most: float) -> float:

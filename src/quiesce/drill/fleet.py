@@ -5,6 +5,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from quiesce.drill.balancer import Balancer
@@ -34,6 +35,8 @@ class Fleet:
         prestop: seconds between a replica's leaving the balancer and its SIGTERM.
         grace_period: seconds from the beginning of its deletion to SIGKILL, `prestop` included.
         start_bound: seconds a replica may take until it is ready.
+        logs: a directory that every replica's log is copied to; without one only those are kept, in the directory for
+            temporary files, that did not end well.
         tell: gets a line for whatever happens.
     """
 
@@ -45,6 +48,7 @@ class Fleet:
         prestop: float = 2.0,
         grace_period: float = 60.0,
         start_bound: float = 60.0,
+        logs: Path | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._recipe = recipe
@@ -52,6 +56,7 @@ class Fleet:
         self._prestop = prestop
         self._grace_period = grace_period
         self._start_bound = start_bound
+        self._logs = logs
         self._tell = tell
         self._made = 0
         self._watching: asyncio.Task[None] | None = None
@@ -252,7 +257,7 @@ class Fleet:
     ) -> None:
         report = await asyncio.to_thread(replica.process.report)
         # Whoever asks why it did not end well needs more than the verdict's line.
-        log = await asyncio.to_thread(replica.process.keep_log) if status != 0 else None
+        log = await asyncio.to_thread(replica.process.keep_log, self._kept(replica)) if status != 0 else None
         shutdown = shutdown_of(replica.name, reason, seconds, status, report, log)
         self.shutdowns.append(shutdown)
         budget = f" of {shutdown.budget:g} s" if shutdown.budget is not None else " s, without a report,"
@@ -264,4 +269,9 @@ class Fleet:
         self._balancer.forget(replica.name)
         with contextlib.suppress(ValueError):
             self.replicas.remove(replica)
+        if (kept := self._kept(replica)) is not None:
+            await asyncio.to_thread(replica.process.keep_log, kept)
         await asyncio.to_thread(replica.process.discard)
+
+    def _kept(self, replica: Replica) -> Path | None:
+        return None if self._logs is None else self._logs / f"{replica.name}.log"

@@ -15,7 +15,7 @@ from quiesce.drill.product_audit import ProductFindings, audit_products
 from quiesce.drill.product_load import ProductLoad
 from quiesce.drill.servers import Servers
 from quiesce.drill.tables import Tables
-from quiesce.drill.topic import read_topic
+from quiesce.drill.topic import read_committed, read_topic
 from quiesce.drill.verdict import Verdict
 from quiesce.drill.view import View
 from quiesce.kafka.blocking import in_thread
@@ -59,7 +59,7 @@ async def judge(plan: Plan, servers: Servers, played: Played, view: View, cancel
         unanswered=played.unanswered,
         replayed=ledger.replayed,
         payments=None if plan.charges is None else audit_payments(plan.charges, paid),
-        products=await _product_findings(plan, played),
+        products=await _product_findings(plan, servers, played),
         shutdowns=tuple(fleet.shutdowns) if fleet else (),
         kills=tuple(fleet.kills) if fleet else (),
         problems=[*played.problems, *(fleet.problems if fleet else ())],
@@ -86,7 +86,11 @@ async def _audit(
     return findings, {order for order, status in orders.items() if status == "paid"}
 
 
-async def _product_findings(plan: Plan, played: Played) -> ProductFindings | None:
+async def _product_findings(plan: Plan, servers: Servers, played: Played) -> ProductFindings | None:
     if played.products is None or played.tables is None:
         return None
-    return audit_products(played.products.published, *await played.tables.products(plan.consumer))
+    group, topic = plan.consumer + servers.suffix, servers.topics[plan.product_topic]
+    # Before the marks: what is committed is marked by then.
+    committed = await in_thread("read offsets", partial(read_committed, servers.bootstrap, group, topic))
+    marked, versions = await played.tables.products(plan.consumer)
+    return audit_products(played.products.published, marked, versions, committed)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from quiesce.drill.payment_endpoint import Charges
 from quiesce.drill.replica import Recipe
@@ -20,7 +21,9 @@ class Plan:
         seconds: of load, at least; the scenario is always played to its end under load.
         rate: orders a second.
         order_topic, product_topic: two of the servers' topics.
-        consumer: whose marks in the inbox tell that a product event was handled.
+        consumer: whose marks in the inbox tell that a product event was handled; with the servers' suffix it is the
+            name of its group.
+        logs: a directory for the replicas' logs; None keeps only those of replicas that did not end well.
         charges: what the payment API that the replicas use was asked, and did.
     """
 
@@ -33,4 +36,5 @@ class Plan:
     seconds: float = 30.0
     rate: float = 200.0
     prestop: float = 2.0
+    logs: Path | None = None
     charges: Charges | None = None

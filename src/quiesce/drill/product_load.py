@@ -12,9 +12,13 @@ _PRODUCTS = 20
 
 
 class ProductEvent(NamedTuple):
+    """An event that the broker has, and where."""
+
     event_id: str
     product: str
     version: int
+    partition: int
+    offset: int
 
 
 class ProductLoad:
@@ -38,7 +42,7 @@ class ProductLoad:
         try:
             while not self._stopped.is_set():
                 version += 1
-                self._publish(producer, ProductEvent(str(uuid.uuid4()), f"product-{version % _PRODUCTS}", version))
+                self._publish(producer, str(uuid.uuid4()), f"product-{version % _PRODUCTS}", version)
                 await self._pause()
                 producer.poll(0)
         finally:
@@ -49,15 +53,14 @@ class ProductLoad:
         await asyncio.wait({stopping := asyncio.ensure_future(self._stopped.wait())}, timeout=1 / _A_SECOND)
         stopping.cancel()
 
-    def _publish(self, producer: Producer, event: ProductEvent) -> None:
-        price = f"{event.version % 90 + 10}.50"
-        value = {"id": event.product, "name": event.product, "price": price, "version": event.version}
-        headers: list[tuple[str, str | bytes | None]] = [("id", event.event_id), ("type", "ProductChanged")]
+    def _publish(self, producer: Producer, event_id: str, product: str, version: int) -> None:
+        value = {"id": product, "name": product, "price": f"{version % 90 + 10}.50", "version": version}
+        headers: list[tuple[str, str | bytes | None]] = [("id", event_id), ("type", "ProductChanged")]
 
         def report(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                self.published.append(event)
+            partition, offset = message.partition(), message.offset()
+            if error is None and partition is not None and offset is not None:
+                self.published.append(ProductEvent(event_id, product, version, partition, offset))
 
-        producer.produce(
-            self._topic, json.dumps(value).encode(), event.product.encode(), headers=headers, on_delivery=report
-        )
+        body = json.dumps(value).encode()
+        producer.produce(self._topic, body, product.encode(), headers=headers, on_delivery=report)

@@ -23,7 +23,10 @@ from quiesce.errors import QuiesceError
 
 _SHOW_EVERY = 0.5
 _LOAD_BOUND = 30.0
-_DRAIN_BOUND = 20.0
+_STEADY_BOUND = 20.0
+_DRAIN_BOUND = 40.0
+"""Seconds: the embedded broker needs some ten to give the partitions of a killed consumer to another one."""
+
 _HURRIED_DRAIN_BOUND = 8.0
 
 
@@ -87,7 +90,11 @@ class Drill:
         self._played.tables = Tables(self._servers.dsn)
         await self._played.balancer.start()
         self._played.fleet = fleet = Fleet(
-            plan.recipe(self._servers), self._played.balancer, prestop=plan.prestop, tell=self._view.tell
+            plan.recipe(self._servers),
+            self._played.balancer,
+            prestop=plan.prestop,
+            logs=plan.logs,
+            tell=self._view.tell,
         )
         await side_by_side(*(fleet.add() for _ in range(plan.replicas)))
         self._played.load = load = OrderLoad(
@@ -104,10 +111,16 @@ class Drill:
         self._spawn(self._show(), "view")
         began = time.monotonic()
         try:
-            await perform(plan.steps, fleet, self._at_step)
+            await perform(plan.steps, fleet, self._at_step, self._until_steady)
             await asyncio.sleep(max(0.0, began + plan.seconds - time.monotonic()))
         finally:
             self._played.cpu = (time.process_time() - cpu) / (time.monotonic() - began)
+
+    async def _until_steady(self) -> None:
+        """Until the consumers have handled what is on their topic by now: no rebalance holds any of its partitions."""
+        products, tables = self._played.products, self._played.tables
+        if products is not None and tables is not None:
+            await tables.handled(self._plan.consumer, {event.event_id for event in products.published}, _STEADY_BOUND)
 
     async def _wind_down(self) -> None:
         """Load off, outbox empty, replicas stopped. Each of it bounded."""

@@ -28,6 +28,24 @@ def find_broker(bootstrap: str) -> None:
         consumer.close()
 
 
+def read_committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+    """Blocking. Where a group goes on, by partition, where it has committed.
+
+    Raises:
+        Unavailable: the broker does not answer.
+    """
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        partitions = consumer.list_topics(topic, timeout=_METADATA_BOUND).topics[topic].partitions
+        asked = [TopicPartition(topic, partition) for partition in partitions]
+        places = consumer.committed(asked, timeout=_METADATA_BOUND)
+    except KafkaException as error:
+        raise Unavailable(f"the offsets of the group {group} cannot be read: {error}") from error
+    finally:
+        consumer.close()
+    return {place.partition: place.offset for place in places if place.offset >= 0}
+
+
 def read_topic(
     bootstrap: str,
     topic: str,

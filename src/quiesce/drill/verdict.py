@@ -106,7 +106,7 @@ class Verdict:
         if self.payments is not None:
             lines += _payment_faults(self.payments)
         if self.products is not None:
-            lines += self.products.faults()
+            lines += self.products.faults(self.interrupted)
         lines += [shutdown.fault() for shutdown in self.shutdowns if not shutdown.clean]
         lines += self.problems
         if found.accepted == 0 and not self.interrupted:

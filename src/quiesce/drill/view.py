@@ -203,8 +203,10 @@ def _product_rows(verdict: Verdict) -> list[tuple[str, str, str, bool]]:
     found = verdict.products
     if found is None:
         return []
-    detail = f"of {found.published} published; {len(found.stale)} products older than their last event"
-    return [("product events not handled", str(len(found.missed)), detail, found.clean)]
+    detail = f"of {found.published} published; {found.waiting} not handled yet"
+    if found.stale:
+        detail += f"; {len(found.stale)} products older than their last event"
+    return [("product events lost", str(len(found.lost)), detail, found.clean)]
 
 
 def _shutdown_row(shutdown: Shutdown) -> tuple[str, Text, str]:

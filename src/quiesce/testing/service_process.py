@@ -68,9 +68,12 @@ class ServiceProcess:
             self._status = self._process.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def keep_log(self) -> Path | None:
-        """Puts its log where `discard` leaves it, in the directory for temporary files; None where that fails."""
-        kept = self._directory.with_suffix(".log")
+    def keep_log(self, kept: Path | None = None) -> Path | None:
+        """Copies its log to where `discard` leaves it, by default into the directory for temporary files.
+
+        Returns where it is; None where that fails.
+        """
+        kept = kept or self._directory.with_suffix(".log")
         try:
             shutil.copyfile(self.log, kept)
         except OSError:
