@@ -10,11 +10,15 @@ server that hangs must not make a handler look as if it never ended."""
 
 
 @contextmanager
-def cancelled_again(under_way: Callable[[], bool]) -> Iterator[None]:
+def cancelled_again(
+    under_way: Callable[[], bool], hangs: Callable[[BaseException, str], None] | None = None
+) -> Iterator[None]:
     """For drivers that answer a cancel by a longer wait, and a cancel amid that by closing the connection: once the
     task is cancelled and `ROLLBACK_BOUND` is over, it is cancelled again while a statement is `under_way`.
 
     The statement may be the handler's, or our rollback, which has met no cancel yet; so it goes on until none is.
+
+    `hangs` is told of the cancel that leaves it then, and of what had no answer.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -37,6 +41,10 @@ def cancelled_again(under_way: Callable[[], bool]) -> Iterator[None]:
     timer = loop.call_later(ROLLBACK_BOUND / 2, look)
     try:
         yield
+    except asyncio.CancelledError as cancelled:
+        if again and hangs is not None:
+            hangs(cancelled, "a cancel or a rollback")
+        raise
     finally:
         timer.cancel()
         for _ in range(again):

@@ -115,6 +115,15 @@ class InboxRefused(QuiesceError, ValueError):
     """A mark in the inbox was refused where the caller can still act. Nothing was sent to the database."""
 
 
+class TransactionAborted(QuiesceError):
+    """A handler kept an error of the database to itself: the transaction was aborted by it, and all is rolled back.
+
+    PostgreSQL answers the commit of such a transaction as if all were well. Put what may fail into a savepoint.
+    """
+
+    retryable = True
+
+
 class BadEventId(InboxRefused):
     """A record has no event id that an inbox could tell it by: missing, empty, too long, or no text."""
 

@@ -33,6 +33,8 @@ class PrometheusMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY, path: str = "/metrics") -> None:
         self._registry = registry
+        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
+        self._bounds: dict[str, tuple[int, float]] = {}
         self.routes: Mapping[str, AsgiApp] = {path: self._serve}
         self.shutdown = Histogram(
             "app_shutdown_duration_seconds",
@@ -89,6 +91,15 @@ class PrometheusMetrics:
         self.in_flight_limit = Gauge(
             "outbox_in_flight_limit_events", "Events that may be in flight.", ["relay"], registry=registry
         )
+        self.in_flight_most = Gauge(
+            "outbox_in_flight_most_events", "Events that may be in flight at most.", ["relay"], registry=registry
+        )
+        self.pace = Gauge(
+            "outbox_broker_pace_events_per_second", "What the broker answers, at least.", ["relay"], registry=registry
+        )
+        self.stop_bound = Gauge(
+            "outbox_stop_bound_seconds", "What a stop has for what is in flight.", ["relay"], registry=registry
+        )
         self.waiting = Gauge(
             "outbox_waiting_events", "Events that wait; estimated beyond 10,000.", ["outbox"], registry=registry
         )
@@ -97,6 +108,9 @@ class PrometheusMetrics:
         )
         self.parked = Gauge("outbox_parked_events", "Events set aside.", ["outbox", "state"], registry=registry)
         self.paused = Gauge("outbox_paused", "1 while an operator has paused it.", ["outbox"], registry=registry)
+        self.owned_lanes = Gauge(
+            "outbox_owned_lanes", "Lanes that a relay owns, of 16. The log store's.", ["outbox"], registry=registry
+        )
         self.measured = Gauge(
             "outbox_measured_timestamp_seconds", "When the tables were last looked at.", ["outbox"], registry=registry
         )
@@ -150,20 +164,34 @@ class PrometheusMetrics:
         for phase in Phase:
             self.phase.labels(phase.value).set(0)
 
+    def _of(self, metric: Any, *labels: str) -> Any:
+        """The child with these labels, found faster than the metric would."""
+        child = self._children.get((metric, labels))
+        if child is None:
+            child = self._children[metric, labels] = metric.labels(*labels)
+        return child
+
     def observe(self, event: ev.Event) -> None:
         match event:
             case ev.IterationEnded(worker=worker, seconds=seconds, failed=failed):
-                self.iterations.labels(worker, "failed" if failed else "done").observe(seconds)
+                self._of(self.iterations, worker, "failed" if failed else "done").observe(seconds)
             case outbox.ClaimSettled():
                 for outcome in ("dispatched", "retried", "dead", "released"):
                     if count := getattr(event, outcome):
-                        self.events.labels(event.relay, outcome).inc(count)
+                        self._of(self.events, event.relay, outcome).inc(count)
                 for reason, count in event.refused.items():
                     self.refused.labels(event.relay, reason).inc(count)
-                self.publish.labels(event.relay).observe(event.publish_seconds)
-            case outbox.InFlightChanged(relay=relay, events=events, limit=limit):
-                self.in_flight.labels(relay).set(events)
-                self.in_flight_limit.labels(relay).set(limit)
+                self._of(self.publish, event.relay).observe(event.publish_seconds)
+            case outbox.InFlightChanged(relay=relay):
+                self._of(self.in_flight, relay).set(event.events)
+                self._of(self.in_flight_limit, relay).set(event.limit)
+                if event.pace is not None:
+                    self._of(self.pace, relay).set(event.pace)
+                bounds = (event.most, event.within)
+                if self._bounds.get(relay) != bounds:
+                    self._bounds[relay] = bounds
+                    self.in_flight_most.labels(relay).set(event.most)
+                    self.stop_bound.labels(relay).set(event.within)
             case BatchHandled(consumer=consumer, records=records):
                 self.records.labels(consumer).inc(records)
             case CommitLate(consumer=consumer, records=records):
@@ -200,6 +228,8 @@ class PrometheusMetrics:
                 for state in ("retry", "held", "dead"):
                     self.parked.labels(of, state).set(getattr(event, state))
                 self.paused.labels(of).set(event.paused)
+                if event.owned_lanes is not None:
+                    self.owned_lanes.labels(of).set(event.owned_lanes)
                 self.measured.labels(of).set_to_current_time()
             case ev.PhaseChanged(phase=now):
                 for phase in Phase:

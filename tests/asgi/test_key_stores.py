@@ -1,5 +1,6 @@
 """One contract for the stores of idempotency keys, on every driver. SQLAlchemy has connections and sessions."""
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -7,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import asyncpg
 import psycopg
 import pytest
@@ -213,3 +215,30 @@ async def test_a_missing_table_names_the_command(store: Store) -> None:
             await store.keys().claim(ONE, WITHIN)
     finally:
         await store.look("ALTER TABLE elsewhere RENAME TO idempotency_key")
+
+
+@pytest.mark.parametrize("hold", ["transaction", "lease"])
+async def test_a_claim_that_is_cancelled_again_and_again_loses_no_connection(store: Store, hold: str) -> None:
+    waiting = (
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'idempotency_key'::regclass "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    keys = store.keys(hold=hold)
+    for _ in range(3):
+        await store.look("BEGIN")
+        await store.look("LOCK TABLE idempotency_key")
+        try:
+            # One of anyio's cancels comes again at each await, until the scope is left: such is a timeout around it.
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(keys.claim, ONE, WITHIN)
+                    async with asyncio.timeout(WITHIN):
+                        while not await store.look(waiting):
+                            await asyncio.sleep(0.01)
+                    scope.cancel()
+        finally:
+            await store.look("ROLLBACK")
+
+    both = [await claimed(keys, KeyedRequest("alice", key, b"f" * 32)) for key in ("two", "three")]
+    for claim in both:
+        await claim.free()

@@ -190,7 +190,7 @@ def test_what_cannot_go_back_is_named_and_goes_on_waiting(dead: Dead, kafka: str
     large = Record(record.topic, 2, 7, b"k", b"x" * 6000, record.headers, record.timestamp)
     small.fill([(large, reason), small.letter(2)])
     status, out, err = small.run("redrive", "--all")
-    assert (status, out) == (1, "redriven: 1 letters; 0 wait\n")
+    assert (status, out) == (1, "redriven: 1 letters; 1 wait\n")
     assert f"offset 0: its value of 6000 bytes had to be left out; all of it stood at {small.source}[2]@7" in err
     assert small.waiting() == [7]
     assert small.json("redrive", "--all", "--dismiss")["dismissed"] == 1
@@ -207,6 +207,22 @@ def test_a_topic_that_is_not_there_is_named_and_nothing_is_marked(dead: Dead, ka
     status, _, err = missing.run("dead", "list")
     assert status == 78
     assert f"topic '{missing.topic}': does not exist" in err
+
+
+def test_a_letter_that_its_topic_refuses_keeps_no_other_back(dead: Dead, kafka: str, topic: MakeTopic) -> None:
+    compacted = Dead(kafka, topic("compacted", partitions=3, **{"cleanup.policy": "compact"}), dead.topic, dead.capsys)
+    gone = Dead(kafka, f"gone-{uuid4().hex[:8]}", dead.topic, dead.capsys)
+    # More than one piece of them, in front of all others.
+    dead.fill([compacted.letter(number, None) for number in range(101)])
+    dead.fill([gone.letter(200), dead.letter(201)])
+    told = dead.json("redrive", "--all", status=1)
+    assert (told["redriven"], told["left"]) == (1, 0)
+    assert [one["offset"] for one in told["refused"]] == list(range(102))
+    assert "INVALID_RECORD" in told["refused"][0]["why"]
+    assert f"'{gone.source}' does not exist" in told["refused"][-1]["why"]
+    assert [one.value for one in dead.back()] == [b"value 201"]
+    # All of them go where one is named, if they can.
+    assert dead.json("redrive", "--all", "--to", dead.source)["redriven"] == 102
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from uuid import UUID
 import pytest
 from operations_table import as_if_new, belongs_to, events, park, read_to_the_end, states, written
 from outbox_table import write
+from their_tables import SHAPES, prepare
 
 from quiesce.cli.main import main
 from quiesce.outbox.event import OutboxEvent
-from quiesce.postgres import connect
+from quiesce.postgres import connect, schema
 from quiesce.postgres.driver import Connection
 
 T = TypeVar("T")
@@ -196,6 +197,126 @@ def test_schema_apply_validate_and_grants(quiesce: Quiesce, within: InDatabase) 
         within(lambda db: db.execute("ALTER TABLE outbox_event ALTER topic SET NOT NULL"))
 
 
+def test_schema_apply_says_first_what_it_would_do(quiesce: Quiesce, bare: str) -> None:
+    steps = [f"{step.version:04} {step.name}" for step in schema.migrations()]
+    latest = schema.latest_version()
+    told = (0, f"outbox schema: version 0, would apply {', '.join(steps)}\n", "")
+    assert quiesce("schema", "apply", "--dsn", bare, "--dry-run") == told
+    assert quiesce("schema", "apply", "--dsn", bare, "--dry-run") == told
+    said = json.loads(quiesce("schema", "apply", "--dsn", bare, "--json")[1])
+    assert said == {"version": latest, "was": 0, "steps": steps, "grants": [], "dry_run": False}
+    told = (0, f"outbox schema: version {latest}, would apply nothing\n", "")
+    assert quiesce("schema", "apply", "--dsn", bare, "--dry-run") == told
+    said = json.loads(quiesce("schema", "apply", "--dsn", bare, "--json", "--grants", "writer=app")[1])
+    assert (said["steps"], "GRANT INSERT ON public.outbox_event TO app;" in said["grants"]) == ([], True)
+
+
+KNOWN = [
+    ("status",),
+    ("peek",),
+    ("dead",),
+    ("redrive", "--all"),
+    ("redrive", "--all", "--dry-run"),
+    ("purge", "--older-than", "0"),
+    ("pause",),
+    ("resume", "--dry-run"),
+    ("rebase", "--skip-to-now"),
+    ("schema", "validate"),
+    ("schema", "apply"),
+    ("schema", "apply", "--dry-run"),
+]
+"""Every verb that needs our tables, but for `doctor`."""
+
+
+async def another_table(dsn: str) -> None:
+    async with connect(dsn) as db:
+        await db.execute(SHAPES["seeds"].sql)
+
+
+@pytest.mark.parametrize("argv", KNOWN, ids=" ".join)
+def test_a_table_of_that_name_that_is_not_ours_is_told_in_one_line(
+    quiesce: Quiesce, bare: str, argv: tuple[str, ...]
+) -> None:
+    asyncio.run(another_table(bare))
+    status, out, err = quiesce(*argv, "--dsn", bare)
+    (line,) = out.splitlines() if argv == ("schema", "validate") else err.splitlines()
+    assert status in (1, 78)
+    assert "a table outbox_event is there that this package did not make" in line
+    checks = json.loads(quiesce("doctor", "--json", "--dsn", bare)[1])["checks"]
+    assert (checks[-1]["name"], checks[-1]["verdict"]) == ("schema", "bad")
+    assert "this package did not make" in checks[-1]["found"]
+
+
+def test_a_mapped_table_is_not_looked_at_and_that_is_said(quiesce: Quiesce, bare: str) -> None:
+    async def prepared() -> None:
+        async with connect(bare) as db:
+            await prepare(db, SHAPES["odd"].sql, SHAPES["odd"].table)
+
+    asyncio.run(prepared())
+    told = '"Set Aside" belongs to a table that an `OutboxTable` maps; `quiesce outbox` does not look at such'
+    for argv in KNOWN:
+        if argv[0] != "schema":
+            status, out, err = quiesce(*argv, "--dsn", bare)
+            assert (status, out, err.count("\n"), told in err) == (1, "", 1, True), argv
+    checks = json.loads(quiesce("doctor", "--json", "--dsn", bare)[1])["checks"]
+    assert told in checks[-1]["found"]
+    assert quiesce("schema", "apply", "--dsn", bare)[0] == 0
+    (check,) = (
+        one for one in json.loads(quiesce("doctor", "--json", "--dsn", bare)[1])["checks"] if one["name"] == "store"
+    )
+    assert (check["verdict"], told in check["found"]) == ("warn", True)
+
+
+def test_our_tables_beside_another_table_of_that_name(quiesce: Quiesce, bare: str) -> None:
+    asyncio.run(another_table(bare))
+    ours = f"{bare}?search_path=ours"
+    status, _, err = quiesce("schema", "apply", "--dsn", ours)
+    assert (status, err.count("\n"), "CREATE SCHEMA" in err) == (78, 1, True)
+
+    async def make_schema() -> None:
+        async with connect(bare) as db:
+            await db.execute("CREATE SCHEMA ours")
+
+    asyncio.run(make_schema())
+    assert quiesce("schema", "apply", "--dsn", ours)[0] == 0
+    assert quiesce("schema", "validate", "--dsn", ours)[0] == 0
+    assert quiesce("peek", "--dsn", ours) == (0, "nothing waits\n", "")
+
+
+def test_something_else_in_the_place_of_a_part_is_told_in_one_line(quiesce: Quiesce, bare: str) -> None:
+    async def make_view() -> None:
+        async with connect(bare) as db:
+            await db.execute("CREATE VIEW outbox_parked AS SELECT 1 AS event_id")
+
+    asyncio.run(make_view())
+    status, out, err = quiesce("schema", "apply", "--dsn", bare)
+    assert (status, out, err.count("\n")) == (78, "", 1)
+    assert "is not what this package made, and nothing was done" in err
+
+
+@pytest.mark.parametrize("argv", KNOWN, ids=" ".join)
+def test_a_user_without_rights_is_told_in_one_line(quiesce: Quiesce, dsn: str, argv: tuple[str, ...]) -> None:
+    name = f"poor_{dsn.rpartition('/')[2]}"
+
+    async def as_owner(statement: str) -> None:
+        async with connect(dsn) as db:
+            await db.execute(statement)
+
+    asyncio.run(as_owner(f"CREATE ROLE {name} LOGIN"))
+    try:
+        status, out, err = quiesce(*argv, "--dsn", dsn.replace("postgres@", f"{name}@"))
+        assert (status, out, err.count("\n")) == (78, "", 1)
+        assert "permission denied for table quiesce_schema" in err
+        assert "prints" in err, "what to do"
+        # One that may look, and not change.
+        asyncio.run(as_owner(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"))
+        status, out, err = quiesce("redrive", "--all", "--dsn", dsn.replace("postgres@", f"{name}@"))
+        assert (status, out, err.count("\n")) == (78, "", 1)
+        assert "--grants operator=ROLE" in err
+    finally:
+        asyncio.run(as_owner(f"DROP OWNED BY {name}; DROP ROLE {name}"))
+
+
 def test_doctor_says_what_is_bad_and_what_to_do(quiesce: Quiesce, within: InDatabase) -> None:
     # The tests' server has fsync off.
     status, out, _ = quiesce("doctor")
@@ -246,7 +367,29 @@ UNREADABLE = [
     ("redrive", "--since", "yesterday"),
     ("redrive", "--all", "--rate", "0"),
     ("doctor", "--max-event-bytes", "-1"),
+    ("doctor", "--topic", "orders=many"),
+    ("doctor", "--topic", "=3"),
 ]
+
+
+BEYOND = [
+    ("peek", "--key", "\udcff"),
+    ("dead", "--topic", "\udcff"),
+    ("pause", "--by", "\udcff"),
+    ("redrive", "--all", "--by", "\udcff"),
+    ("dead", "--since", "0001-01-01T00:00:00+14:00"),
+    ("purge", "--older-than", "99999999999999d", "--dry-run"),
+    ("schema", "apply", "--grants", "relay=\udcff"),
+]
+"""`\udcff` is how Python reads a byte that is no UTF-8 from a command line."""
+
+
+@pytest.mark.parametrize("argv", BEYOND, ids=lambda argv: ascii(" ".join(argv)))
+def test_what_postgresql_does_not_take_is_told_in_one_line(quiesce: Quiesce, argv: tuple[str, ...]) -> None:
+    status, out, err = quiesce(*argv)
+    assert (status, out, err.count("\n")) == (78, "", 1)
+    assert "a value that PostgreSQL does not take" in err
+    assert err.isascii(), "it must not move a terminal's cursor, nor fail to be printed"
 
 
 @pytest.mark.parametrize("argv", UNREADABLE, ids=" ".join)
@@ -305,12 +448,12 @@ def test_as_a_process_a_slow_redrive_stops_between_two_transactions(dsn: str, wi
         text=True,
     )
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 30
         while not within(begun):
             assert time.monotonic() < end
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=25)
     finally:
         process.kill()
         process.wait(5)

@@ -18,7 +18,7 @@ INIT_PRODUCER_ID = 22
 _PRODUCER = 0
 
 
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
     libs = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
     library = ctypes.CDLL(str(next(libs.glob("librdkafka*.so*"))))
     library.rd_kafka_new.restype = ctypes.c_void_p
@@ -73,7 +73,7 @@ class MockCluster:
     """Brokers inside this process. `answer` writes down the errors of the next requests of a kind."""
 
     def __init__(self, brokers: int = 1) -> None:
-        self._library = _library()
+        self._library = library()
         config = self._library.rd_kafka_conf_new()
         self._library.rd_kafka_conf_set(config, b"log_level", b"0", None, 0)
         self._client = self._library.rd_kafka_new(_PRODUCER, config, None, 0)

@@ -7,17 +7,17 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from uuid import uuid4
 
 import pytest
 from broker import QUICK_GROUP, append, committed
+from foreign_producer import produce_with_header
 
 from quiesce.errors import CommitRefused, SettingsError, Unavailable
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.kafka import KafkaSource, member
+from quiesce.kafka.records import HEADERS_LOST
 from quiesce.testing.contracts.source import handle, hold, next_batch, numbered, offsets, values, within
 from quiesce.testing.kafka import LocalKafka
-from quiesce.testing.kafka_address import KafkaAddress
 from quiesce_pytest import MakeTopic
 
 ON_EDGE = {
@@ -28,8 +28,8 @@ ON_EDGE = {
 """A member that does not poll for 2.2 s is thrown out."""
 
 
-async def fetch_until_told(source: KafkaSource) -> None:
-    async with asyncio.timeout(15):
+async def fetch_until_told(source: KafkaSource, bound: float = 15) -> None:
+    async with asyncio.timeout(bound):
         while True:
             await source.fetch(10)
 
@@ -86,38 +86,6 @@ async def test_K18_nobody_fetching_costs_no_membership_and_holds_up_no_replaceme
     assert source.ours(number, kept)
     await source.close(within(5))
     await replacement.close(within(5))
-
-
-async def test_K21_a_missing_topic_is_named_and_the_others_flow(
-    kafka: str, topic: MakeTopic, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    there, missing = topic(partitions=1), f"missing-{uuid4().hex[:8]}"
-    source = await KafkaSource(kafka, there, missing, group=group, settings=QUICK_GROUP).open()
-    await asyncio.to_thread(append, kafka, there, numbered(5))
-    assert values(await handle(source, 5), 0) == numbered(5)
-    assert missing in caplog.text
-    await source.close(within(5))
-
-
-async def test_K21_no_topic_at_all_is_told_until_one_is_there(kafka: str, group: str) -> None:
-    missing = f"missing-{uuid4().hex[:8]}"
-    settings = QUICK_GROUP | {"topic.metadata.refresh.interval.ms": 500}
-    sources = [await KafkaSource(kafka, missing, group=group, settings=settings).open() for _ in range(2)]
-    for source in sources:
-        for _ in range(3):
-            # The client says it once; whoever asks how things stand is told as long as it lasts.
-            with pytest.raises(Unavailable, match=missing):
-                await fetch_until_told(source)
-    await asyncio.to_thread(KafkaAddress(kafka).create_topic, missing, 1)
-    for source in sources:
-        # One of the two gets nothing, which is no trouble.
-        async with asyncio.timeout(30):
-            while True:
-                with contextlib.suppress(Unavailable):
-                    await source.fetch(1)
-                    break
-                await asyncio.sleep(0.1)
-        await source.close(within(5))
 
 
 async def test_a_session_that_the_broker_refuses_is_a_wrong_setting(kafka: str, topic: MakeTopic, group: str) -> None:
@@ -211,3 +179,48 @@ async def test_a_frozen_broker_holds_nobody(
     assert closed.forced
     assert closed.detail
     broker.resume()
+
+
+async def test_K22_headers_that_cannot_be_read_are_named_and_raise_nowhere(
+    kafka: str, topic: MakeTopic, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """confluent-kafka raises a SystemError for them, again and again."""
+    name = topic(partitions=1)
+    await asyncio.to_thread(produce_with_header, kafka, name, b"first", b"\xff\xfe", b"x")
+    await asyncio.to_thread(append, kafka, name, [b"second"])
+    source = await KafkaSource(kafka, name, group=group, settings=QUICK_GROUP).open()
+    first, second = await handle(source, 2)
+    assert (first.value, second.value) == (b"first", b"second")
+    assert first.event_id is None
+    assert [header for header, _ in first.headers] == [HEADERS_LOST]
+    assert second.headers == ()
+    assert f"{name}[0]@0: its headers cannot be read" in caplog.text
+    await source.close(within(5))
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.xdist_group("kafka to pause")
+async def test_a_broker_that_answers_nothing_is_told_though_nothing_is_in_hand(
+    paused_kafka: LocalKafka, group: str
+) -> None:
+    """Its connections stay open, so the client itself has nothing to tell for a minute."""
+    broker = paused_kafka
+    broker.create_topic(group, 1)
+    source = await KafkaSource(broker.bootstrap, group, group=group).open()
+    await asyncio.to_thread(append, broker.bootstrap, group, numbered(5))
+    await handle(source, 5)
+    broker.pause()
+    with pytest.raises(Unavailable, match="no Kafka broker answers"):
+        await fetch_until_told(source, 40)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="no Kafka broker answers"):
+            await source.fetch(10)
+    broker.resume()
+    await asyncio.to_thread(append, broker.bootstrap, group, numbered(5, 5))
+    found: list[Record] = []
+    async with asyncio.timeout(40):
+        while len(found) < 5:
+            with contextlib.suppress(Unavailable):
+                found += (await source.fetch(10)).records
+    assert values(found, 0) == numbered(5, 5)
+    await source.close(within(5))

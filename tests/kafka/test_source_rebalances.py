@@ -141,12 +141,13 @@ async def test_K15_pauses_follow_the_present_state_through_rebalances(
     await until(lambda: laid(first) == set())
 
 
+@pytest.mark.parametrize("settings", [QUICK_GROUP, NEW_PROTOCOL], ids=["classic", "consumer"])
 async def test_K19_three_members_that_start_and_stop_at_the_same_instant_are_closed_within_their_bound(
-    kafka: str, topic: MakeTopic, group: str, member: MakeSource
+    settings: Mapping[str, object], kafka: str, topic: MakeTopic, group: str, member: MakeSource
 ) -> None:
     name = topic(partitions=3)
     for stage in ("at once", "one has something", "all is assigned", "each has one"):
-        sources = await asyncio.gather(*(member(name) for _ in range(3)))
+        sources = await asyncio.gather(*(member(name, settings) for _ in range(3)))
 
         def shares(sources: list[KafkaSource] = sources) -> list[int]:
             return sorted(len(source.partitions) for source in sources)
@@ -159,6 +160,10 @@ async def test_K19_three_members_that_start_and_stop_at_the_same_instant_are_clo
             await until(lambda: shares() == [1, 1, 1])
         closed = await asyncio.gather(*(source.close(within(BOUND)) for source in sources))
         assert not any(one.forced for one in closed), stage
+        # And they have left: whoever comes next waits for nobody's session.
+        after = await member(name, settings)
+        await until(lambda one=after: len(one.partitions) == 3)  # type: ignore[misc]
+        await after.close(within(BOUND))
 
 
 async def test_a_group_moves_to_the_other_protocol_and_back_one_member_at_a_time(

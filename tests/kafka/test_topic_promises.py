@@ -52,6 +52,13 @@ async def test_a_real_broker_and_no_topic_is_made_by_asking(kafka: str, topic: M
         assert "1 replicas, min.insync.replicas 2: takes no event" in of_strict.found
     enough = (await topic_promises(kafka, [small], max_event_bytes=1000))[1]
     assert "max.message.bytes" not in enough.found
+    (as_made,) = (await topic_promises(kafka, [strict], partitions={strict: 3, small: 7}))[1:]
+    assert "was to have" not in as_made.found
+    (grown,) = (await topic_promises(kafka, [strict], partitions={strict: 2}))[1:]
+    assert (grown.verdict, "it was to have 2 partitions: with another number keys have moved" in grown.found) == (
+        "bad",
+        True,
+    )
     nothing = (await topic_promises(kafka, []))[1]
     assert (nothing.name, nothing.verdict) == ("topics", "warn")
 

@@ -38,10 +38,13 @@ async def belongs_to(db: Connection, kind: str) -> None:
     """As a store of this kind leaves it when it has opened the table for the first time."""
     now = await server_identity(db)
     await db.execute(
-        "UPDATE outbox_control SET store = $1, system_identifier = $2, timeline = $3",
+        "UPDATE outbox_control SET store = $1, system_identifier = $2, timeline = $3, database_oid = $4, "
+        "table_oid = $5",
         kind,
         now.system_identifier,
         now.timeline,
+        now.database_oid,
+        now.table_oid,
     )
 
 

@@ -213,7 +213,7 @@ async def test_while_paused_nothing_is_watched(db: Connection, open_log: OpenLog
 
     async def paused() -> bool:
         await settled(await store.claim(100))
-        return store._paused
+        return store._tending.paused
 
     await until(paused, within=10)
     await write(db, event())

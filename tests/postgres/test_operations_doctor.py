@@ -206,6 +206,23 @@ async def test_lanes_without_an_owner_unevenly_shared_and_hot(
         assert str(await db.fetchval("SELECT outbox_lane('hot')")) in hot.found
 
 
+async def test_lanes_are_sixteen_and_an_event_beyond_them_is_told(db: Connection) -> None:
+    """Somebody who wants 32 lanes changes the function: no relay would read them."""
+    await belongs_to(db, "log")
+    transaction = db.transaction()
+    await transaction.start()
+    await db.execute(
+        "CREATE OR REPLACE FUNCTION outbox_lane(key text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT RETURN 31"
+    )
+    await written(db, 1)
+    (beyond,) = [check for check in await doctor_outbox.outbox(db) if check.name == "lanes"]
+    assert (beyond.verdict, "events stand in lane 31" in beyond.found) == ("bad", True)
+    await db.execute("DELETE FROM outbox_lane WHERE lane = 3")
+    (fewer,) = [check for check in await doctor_outbox.outbox(db) if check.name == "lanes"]
+    assert (fewer.verdict, fewer.found.startswith("outbox_lane has 15 rows, should have 16")) == ("bad", True)
+    await transaction.rollback()
+
+
 async def test_what_a_user_may_not_see_is_said_and_not_guessed(
     outbox: str, db: Connection, postgres: PostgresAddress
 ) -> None:
@@ -217,6 +234,7 @@ async def test_what_a_user_may_not_see_is_said_and_not_guessed(
         told = {check.name: check for check in checks}
         assert "GRANT pg_read_all_stats" in told["other sessions"].advice
         assert told["schema"].verdict == "warn"
+        assert "--grants operator=ROLE" in told["schema"].advice
         assert "may not be looked at" in told["schema"].found
     finally:
         await db.execute(f"DROP ROLE {name}")

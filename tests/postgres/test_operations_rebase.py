@@ -9,13 +9,14 @@ from uuid import UUID
 import pytest
 from operations_table import as_if_new, belongs_to, events, park, read_to_the_end, states, written
 
-from quiesce.errors import SettingsError
-from quiesce.postgres import connect, enqueue, schema
+from quiesce.errors import DatabaseReplaced, SettingsError
+from quiesce.lifecycle.deadline import Deadline
+from quiesce.postgres import OutboxLog, connect, enqueue, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.outbox_status import status
 from quiesce.postgres.peeking import peek
 from quiesce.postgres.rebase import look, rebase
-from quiesce.postgres.server_identity import replaced
+from quiesce.postgres.server_identity import replaced, server_identity
 from quiesce.testing.postgres import LocalPostgres
 from quiesce.testing.postgres_programs import installed
 
@@ -207,3 +208,69 @@ async def test_a_failover_is_a_new_timeline(own_postgres: OwnPostgres) -> None:
         assert (await replaced(db)).why == []
         assert await waiting(db) == unread
         assert not set(read) & await waiting(db)
+
+
+@pytest.mark.parametrize("choice", ["resend-all-unknown", "skip-to-now"])
+async def test_a_copy_in_the_same_cluster(own_postgres: OwnPostgres, choice: Any) -> None:
+    server = own_postgres()
+    server.create_database("shop")
+    server.execute(schema.show(), "shop")
+    read, unread = await read_with_late_ones(server.dsn("shop"))
+    server.execute("CREATE DATABASE rehearsal TEMPLATE shop")
+    async with connect(server.dsn("rehearsal")) as db, connect(server.dsn("shop")) as original:
+        (why,) = (await replaced(db)).why
+        assert "a copy in the same cluster" in why
+        store = OutboxLog(server.dsn("rehearsal"))
+        with pytest.raises(DatabaseReplaced, match=r"a copy in the same cluster.*quiesce outbox rebase"):
+            await store.open()
+        await store.close(Deadline.never())
+        # Transaction numbers are those of the cluster, so cursors and rows mean the same in both.
+        found = await look(db)
+        assert (found.unread, found.foreign) == (8, 0)
+        await rebase(db, choice, said_by="me")
+        assert (await replaced(db)).why == []
+        wanted = unread if choice == "resend-all-unknown" else set()
+        assert await waiting(db) == wanted
+        more = await written(db, 20, "more")
+        assert await waiting(db) == wanted | set(more)
+        assert not set(read) & await waiting(db)
+        assert (await replaced(original)).why == []
+        assert await waiting(original) == unread
+
+
+async def test_a_dump_restored_into_the_same_database(own_postgres: OwnPostgres) -> None:
+    server = own_postgres()
+    server.create_database("shop")
+    server.execute(schema.show(), "shop")
+    read, unread = await read_with_late_ones(server.dsn("shop"))
+    programs = installed() / "bin"
+    arguments = ["--clean", server.dsn("shop")]
+    dump = subprocess.run([programs / "pg_dump", *arguments], capture_output=True, check=True, timeout=30, text=True)
+    async with connect(server.dsn("shop")) as db:
+        # Sent since, and gone with the restore.
+        await written(db, 5, "since")
+        await read_to_the_end(db)
+    server.execute(dump.stdout, "shop")
+    async with connect(server.dsn("shop")) as db:
+        (why,) = (await replaced(db)).why
+        assert "restored into the same database" in why
+        assert await waiting(db) == unread
+        await rebase(db, "resend-all-unknown", said_by="me")
+        assert (await replaced(db)).why == []
+        assert await waiting(db) == unread
+        assert not set(read) & await waiting(db)
+
+
+async def test_cursors_in_use_belong_to_where_the_step_finds_them(bare: str) -> None:
+    async with connect(bare) as db:
+        *before, last = schema.migrations()
+        for step in before:
+            await db.execute(step.sql)
+        await db.execute("UPDATE outbox_control SET store = 'log', system_identifier = 1, timeline = 1")
+        await db.execute(last.sql)
+        place = "SELECT database_oid::bigint, table_oid::bigint FROM outbox_control"
+        now = await server_identity(db)
+        assert tuple(await db.fetchrow(place) or ()) == (now.database_oid, now.table_oid)
+        await db.execute("UPDATE outbox_control SET system_identifier = NULL, database_oid = NULL, table_oid = NULL")
+        await db.execute(last.sql)
+        assert tuple(await db.fetchrow(place) or ()) == (None, None), "a template is nobody's place"

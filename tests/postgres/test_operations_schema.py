@@ -105,6 +105,20 @@ async def test_a_fault_is_told(db: Connection, fault: str, told: str) -> None:
     assert any(told in line for line in found), found
 
 
+async def test_of_a_missing_table_and_of_a_long_function_little_is_told(db: Connection) -> None:
+    assert await differing(db, "DROP TABLE outbox_lane") == ["table outbox_lane: missing, should be: table"]
+    body = await db.fetchval("SELECT prosrc FROM pg_proc WHERE proname = 'outbox_watch'")
+    assert len(body) > 1000
+    (line,) = await differing(
+        db,
+        "UPDATE pg_proc SET prosrc = replace(prosrc, 'clock_timestamp() >= ends_at', 'false') "
+        "WHERE proname = 'outbox_watch'",
+    )
+    assert len(line) < 1000
+    assert "IF false THEN" in line
+    assert "IF clock_timestamp() >= ends_at THEN" in line
+
+
 @pytest.mark.parametrize(
     "harmless",
     [

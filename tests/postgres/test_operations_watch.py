@@ -35,6 +35,12 @@ async def test_it_tells_what_waits_and_goes_on_after_a_failure(outbox: str, capl
             await until(lambda: count(stop, 2))
             first = stop.told(OutboxMeasured)[0]
             assert (first.outbox, first.waiting, first.exact, first.dead, first.paused) == ("outbox", 10, True, 1, True)
+            assert first.owned_lanes == 0
+            async with connect(outbox) as owner, owner.transaction():
+                await owner.execute("SELECT pg_advisory_xact_lock('outbox_lane'::regclass::oid::int4, 5)")
+                seen = len(stop.told(OutboxMeasured))
+                await until(lambda: count(stop, seen + 2))
+                assert stop.told(OutboxMeasured)[-1].owned_lanes == 1
             await db.execute("ALTER TABLE outbox_control RENAME TO elsewhere")
             await until(lambda: logged(caplog))
             await db.execute("ALTER TABLE elsewhere RENAME TO outbox_control")
@@ -59,7 +65,7 @@ async def logged(caplog: pytest.LogCaptureFixture) -> bool:
 
 def test_the_metrics_show_it() -> None:
     registry = CollectorRegistry()
-    PrometheusMetrics(registry).observe(OutboxMeasured("outbox", 7, True, 1.5, 1, 2, 3, True))
+    PrometheusMetrics(registry).observe(OutboxMeasured("outbox", 7, True, 1.5, 1, 2, 3, True, 15))
     shown = {
         (sample.name, sample.labels.get("state")): sample.value
         for metric in registry.collect()
@@ -74,6 +80,7 @@ def test_the_metrics_show_it() -> None:
         ("outbox_parked_events", "held"): 2,
         ("outbox_parked_events", "dead"): 3,
         ("outbox_paused", None): 1,
+        ("outbox_owned_lanes", None): 15,
     }
 
 

@@ -25,8 +25,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("after", [1.5, 4.0])
-async def test_O11_a_stop_with_a_slow_broker_leaves_no_unanswered_event(cluster: MockCluster, after: float) -> None:
+@pytest.mark.parametrize(("after", "said_by"), [(1.5, "relay"), (4.0, "relay"), (4.0, "budget")])
+async def test_O11_a_stop_with_a_slow_broker_leaves_no_unanswered_event(
+    cluster: MockCluster, after: float, said_by: str
+) -> None:
     """Five batches in flight, 0.2 seconds each, one event a batch: 25 events a second at most. A thousand in flight
     would take 40 seconds, and the stop leaves 3."""
     topic = cluster.create_topic("t")
@@ -37,8 +39,8 @@ async def test_O11_a_stop_with_a_slow_broker_leaves_no_unanswered_event(cluster:
     first = event(topic)
     await publisher.publish([first])
     cluster.set_round_trip(0.2)
-    relay = Relay(MemoryOutbox(table), publisher, bound=3.0)
-    stop = ManualStop("relay")
+    relay = Relay(MemoryOutbox(table), publisher, bound=3.0 if said_by == "relay" else None)
+    stop = ManualStop("relay", bound=3.0 if said_by == "budget" else None)
     running = asyncio.ensure_future(relay.run(stop))
     await asyncio.sleep(after)
     assert relay.progress.pace is None or relay.progress.pace < 100

@@ -148,3 +148,31 @@ def test_a_store_that_hangs_while_it_lets_go_does_not_hold_up_the_stop() -> None
         assert not stop.abandoned
 
     virtual_time.run(main())
+
+
+class LateBroker(MemoryBroker):
+    """Notes when it may answer late, and when not any more."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.told: list[tuple[float, bool]] = []
+
+    def may_answer_late(self, late: bool) -> None:
+        self.told.append((asyncio.get_running_loop().time(), late))
+
+
+def test_the_broker_may_answer_late_as_long_as_another_claim_may_be_made_and_no_stop_has_come() -> None:
+    async def main() -> None:
+        store, broker = WatchedStore(latency=0.0), LateBroker(latency=0.5)
+        store.add(event(1, "a"), at=1.0)
+        store.add(event(2, "b"), at=1.1)
+        store.add(event(3, "c"), at=5.0)
+        await run(Relay(store, broker, max_claims=2), stop_at=5.2)
+        assert [late for _, late in broker.told] == [True, False, True, False]
+        _, full, again, stopped = (at for at, _ in broker.told)
+        assert full == pytest.approx(1.1, abs=0.02), "the second claim was the last that may be open"
+        assert again == pytest.approx(1.5, abs=0.02), "one of them has ended"
+        assert stopped == pytest.approx(5.2, abs=0.02)
+        assert not store.waiting()
+
+    virtual_time.run(main())

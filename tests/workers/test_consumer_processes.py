@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from broker import QUICK_GROUP, append, committed, wait_until
+from broker import NEW_PROTOCOL, QUICK_GROUP, append, committed, wait_until
 from confluent_kafka import Producer
 
 from quiesce.kafka import KafkaSource
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import connect
+from quiesce.testing.kafka import LocalKafka
 from quiesce.testing.service_process import ServiceProcess
 from quiesce.workers import points
 from quiesce_pytest import MakeTopic
@@ -98,16 +99,29 @@ class Load:
         assert not self._thread.is_alive()
 
 
-@pytest.mark.timeout(180)  # six processes, three of them one after the other
+both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.timeout(240)  # six processes, three of them one after the other
+@both_protocols
 def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_everything_once(
-    kafka: str, name: str, database: str, start: Start
+    protocol: str, kafka: str, own_kafka: Callable[..., LocalKafka], name: str, database: str, start: Start
 ) -> None:
-    with Load(kafka, name) as load:
-        replicas = [start("plain") for _ in range(3)]
+    # Sessions as long as they are by default: on a machine that is too busy a short one ends, and that is a crash.
+    where = {"BOOTSTRAP": kafka, "PROTOCOL": protocol, "SESSION_MS": "45000"}
+    if protocol == "consumer":
+        broker = own_kafka(properties={"group.consumer.session.timeout.ms": "45000"})
+        broker.create_topic(name, PARTITIONS)
+        where["BOOTSTRAP"] = broker.bootstrap
+    with Load(where["BOOTSTRAP"], name) as load:
+        replicas = [start("plain", **where) for _ in range(3)]
+        everyone = list(replicas)
         for replica in replicas:
             replica.wait_for("handles", 60)
         for _ in range(3):
-            fresh = start("plain")
+            fresh = start("plain", **where)
+            everyone.append(fresh)
             fresh.wait_for("handles", 60)
             replicas.append(fresh)
             oldest = replicas.pop(0)
@@ -121,6 +135,11 @@ def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_
     seen = effects(database)
     assert len(seen) == load.acked > 100
     assert set(seen.values()) == {1}, f"twice: {[place for place, count in seen.items() if count > 1]}"
+    for replica in everyone:
+        text = replica.text()
+        assert "gave back" in text
+        assert "was not done" not in text, "the bound of a revoke was not kept"
+        assert "gone on without us" not in text
 
 
 @pytest.mark.timeout(180)  # five processes, one after the other, and the group waits for each that died
@@ -144,19 +163,39 @@ def test_K28_killed_at_each_point_between_handling_and_commit_each_effect_is_the
 
 
 @pytest.mark.timeout(120)
+@both_protocols
 async def test_K11_a_handler_that_does_not_end_after_its_partition_is_taken_away_ends_its_process(
-    kafka: str, topic: MakeTopic, group: str, start: Start
+    protocol: str, kafka: str, topic: MakeTopic, group: str, start: Start
 ) -> None:
     name = topic(partitions=2)
-    process = start("stuck", TOPIC=name)
+    process = start("stuck", TOPIC=name, PROTOCOL=protocol)
     for partition in (0, 1):
         await asyncio.to_thread(append, kafka, name, [b"v"], partition)
     # One of either partition: whichever of them goes is stuck.
     for partition in (0, 1):
         await asyncio.to_thread(process.wait_for, rf"begins \S+\[{partition}\]@0", 60)
-    other = await KafkaSource(kafka, name, group=group, settings=QUICK_GROUP).open()
+    settings = QUICK_GROUP if protocol == "classic" else NEW_PROTOCOL
+    other = await KafkaSource(kafka, name, group=group, settings=settings).open()
     status = await asyncio.to_thread(process.wait, 60)
     await other.close(Deadline(time.monotonic() + 10))
     assert status not in (0, 75)
     told = process.text().partition("has not ended")[0].splitlines()[-1]
     assert re.search(rf"{name}\[[01]\]@0 \(key none\)", told)
+
+
+@pytest.mark.timeout(120)
+async def test_K11_a_handler_that_blocks_the_loop_past_the_bound_ends_its_process_before_the_next_owner_begins(
+    kafka: str, topic: MakeTopic, group: str, start: Start
+) -> None:
+    name = topic(partitions=1)
+    process = start("blocking", TOPIC=name, SECONDS="3600")
+    await asyncio.to_thread(append, kafka, name, [b"v"])
+    await asyncio.to_thread(process.wait_for, rf"begins {name}\[0\]@0", 60)
+    settings = {**QUICK_GROUP, "partition.assignment.strategy": "range"}
+    other = await KafkaSource(kafka, name, group=group, settings=settings).open()
+    status = await asyncio.to_thread(process.wait, 60)
+    text = process.text()
+    assert status == 1, text
+    assert f"work on {name}[0] has not ended" in text
+    assert "time.sleep" in text, "the stack says where"
+    await other.close(Deadline(time.monotonic() + 10))

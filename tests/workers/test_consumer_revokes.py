@@ -392,3 +392,25 @@ def test_a_partition_that_is_taken_away_during_the_drain_is_not_held_longer_than
         await asyncio.wait({task}, timeout=2.0)
 
     virtual_time.run(main())
+
+
+@pytest.mark.parametrize("how", ["revoked", "stopped"])
+def test_a_hot_key_whose_handler_is_quick_lets_nothing_come_again_with_the_defaults(how: str) -> None:
+    async def main() -> None:
+        # Every second record is of one key, which gets through a hundred a second.
+        records = [record(n, key=b"hot" if n % 2 == 0 else b"k%d" % n) for n in range(6000)]
+        source = MemorySource(records)
+        done: list[int] = []
+
+        async def handle(one: Record) -> None:
+            await asyncio.sleep(0.01)
+            done.append(one.offset)
+
+        if how == "revoked":
+            asyncio.get_running_loop().call_at(8.0, source.revoke, ZERO)
+        await run(Consumer(source, handle, concurrency=8), stop_at=8.0 if how == "stopped" else 20.0, within=4.0)
+        assert len(done) > 1400, "the hot key holds up more than it must"
+        assert source.committed == {ZERO: max(done) + 1}
+        assert sorted(done) == list(range(len(done))), "what is done above the commit comes again"
+
+    virtual_time.run(main())

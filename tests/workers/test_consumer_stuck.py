@@ -24,7 +24,7 @@ ZERO = TopicPartition("products", 0)
 
 def test_K11_a_handler_that_swallows_its_cancel_at_its_bound_and_returns_has_failed() -> None:
     async def main() -> None:
-        source, dead = MemorySource([record(n) for n in range(3)]), Kept()
+        source, dead = MemorySource([record(n, key=b"%d" % n) for n in range(3)]), Kept()
         done: list[int] = []
 
         async def handle(record: Record) -> None:
@@ -77,7 +77,7 @@ class Slow(Kept):
 def test_a_handler_that_ended_at_its_bound_is_not_stuck_while_its_record_is_being_set_aside() -> None:
     async def main() -> None:
         source, dead = MemorySource([record(0), record(1)]), Slow(away_until=20.0)
-        handler, retries = Handler(1e6), Retries(attempts=1, backoff=EVERY_HALF_SECOND)
+        handler, retries = Handler(1e6), Retries(attempts=1, backoff=EVERY_HALF_SECOND, counted=(TimeoutError,))
         consumer = Consumer(source, handler, handler_bound=1.0, retries=retries, dead_letters=dead)
         await run(consumer, stop_at=200.0)
         assert [offset for offset, _ in dead.records] == [0, 1]

@@ -144,3 +144,63 @@ def test_an_outage_that_a_batch_handler_names_the_record_of_holds_its_key_alone(
         assert not dead.records, "no attempt was counted"
 
     virtual_time.run(main())
+
+
+class HasNoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class HasNoState(Exception):
+    @property
+    def sqlstate(self) -> str:
+        raise RuntimeError("no state")
+
+    @property
+    def retryable(self) -> bool:
+        raise RuntimeError("nobody knows")
+
+
+@pytest.mark.parametrize("error", [HasNoText("x"), HasNoState("x")])
+@pytest.mark.parametrize("how", ["handler", "batches", "decode"])
+def test_K22_an_exception_that_cannot_be_read_costs_its_own_record_and_not_the_service(
+    how: str, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        source, dead = MemorySource([record(n, key=b"k%d" % n) for n in range(4)]), Kept()
+
+        def read(one: Record) -> Record:
+            if one.offset == 1:
+                raise error
+            return one
+
+        async def handle(one: Record, *_: Record) -> None:
+            read(one)
+
+        async def handle_all(records: Sequence[Record]) -> None:
+            for one in records:
+                if one.offset == 1:
+                    raise RecordFailed(one) from error
+
+        handlers = batches(handle_all) if how == "batches" else handle
+        decode = read if how == "decode" else None
+        await run(Consumer(source, handlers, retries=RETRIES, dead_letters=dead, decode=decode), stop_at=60.0)
+        ((offset, reason),) = dead.records
+        assert offset == 1
+        assert type(error).__name__ in reason.message
+        assert source.committed == {ZERO: 4}
+
+    virtual_time.run(main())
+    assert type(error).__name__ in caplog.text
+
+
+def test_what_ends_the_consumer_is_told_with_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async def handle(one: Record) -> None:
+            raise BaseExceptionGroup("torn", [GeneratorExit()])
+
+        with pytest.raises(BaseExceptionGroup):
+            await run(Consumer(MemorySource([record(7)]), handle), stop_at=60.0)
+
+    virtual_time.run(main())
+    assert "products[0]@7" in caplog.text

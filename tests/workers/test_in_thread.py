@@ -11,7 +11,7 @@ from quiesce.errors import HandlerStuck
 from quiesce.inbox.record import Record
 from quiesce.lifecycle.backoff import Backoff
 from quiesce.testing.manual_stop import ManualStop
-from quiesce.workers import Consumer, Retries, calls, in_thread
+from quiesce.workers import Consumer, Retries, in_thread, tears
 
 BOUND = 60.0
 
@@ -63,7 +63,7 @@ async def test_a_cancel_waits_for_the_thread_however_often_it_comes() -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 async def test_a_revoke_waits_for_the_thread_or_ends_the_consumer(monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
-    monkeypatch.setattr(calls, "STUCK_AFTER", 0.2)
+    monkeypatch.setattr(tears, "STUCK_AFTER", 0.2)
     work = Work()
 
     async def handler(record: Record) -> None:
@@ -95,7 +95,7 @@ async def test_a_revoke_waits_for_the_thread_or_ends_the_consumer(monkeypatch: p
 
 
 async def test_no_second_try_begins_beside_the_thread_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "STUCK_AFTER", BOUND)
+    monkeypatch.setattr(tears, "STUCK_AFTER", BOUND)
     go, tries, running, most = threading.Event(), 0, 0, 0
 
     def work(_: Record) -> None:

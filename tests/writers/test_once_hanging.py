@@ -39,7 +39,16 @@ async def test_K32_a_cancel_ends_while_the_database_hangs_and_the_next_record_ru
 
     async with WireProxy(database) as proxy, opened(name, proxy.dsn.partition("?")[0]) as family:
         handle = family.once(family.db, "orders", handler)
-        call = asyncio.create_task(handle(record("e1")))
+        causes: list[BaseException | None] = []
+
+        async def calling() -> None:
+            try:
+                await handle(record("e1"))
+            except asyncio.CancelledError as cancelled:
+                causes.append(cancelled.__cause__)
+                raise
+
+        call = asyncio.create_task(calling())
         async with asyncio.timeout(30):
             await inside.wait()
         call.cancel()
@@ -48,8 +57,29 @@ async def test_K32_a_cancel_ends_while_the_database_hangs_and_the_next_record_ru
         proxy.thaw()
         assert ended, "the consumer would call the handler stuck, and end the process"
         assert call.cancelled()
+        if (name, where) != ("SQLAlchemy engine", "in a statement"):
+            # There SQLAlchemy gives the connection up at once, and nobody learns whether the server answers.
+            assert isinstance(causes[0], Unavailable), "at the handler's bound that is an outage, and no attempt"
         async with asyncio.timeout(30):
             assert await handle(record("e1")) is None, "it was rolled back, and the pool goes on"
+
+
+@pytest.mark.parametrize("name", ["asyncpg", "psycopg", "SQLAlchemy engine", "SQLAlchemy psycopg engine"])
+async def test_a_cancel_that_the_database_answers_blames_nobody(name: str, database: str) -> None:
+    inside = asyncio.Event()
+
+    async def handler(one: Record, connection: Any) -> None:
+        asyncio.get_running_loop().call_later(0.1, inside.set)
+        await family.run(connection, "SELECT pg_sleep(60)")
+
+    async with opened(name, database) as family:
+        call = asyncio.create_task(family.once(family.db, "orders", handler)(record("e1")))
+        async with asyncio.timeout(30):
+            await inside.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await call
+        assert not isinstance(cancelled.value.__cause__, Unavailable)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,16 +1,23 @@
 """A response that does not leave before it is decided: committed with the handler's writes, or its key is free."""
 
+import asyncio
+import logging
 from collections.abc import Callable
 
-from quiesce.errors import IntakeClosed
+from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.inbox.kept_response import KeptResponse, ResponseRules
 from quiesce.inbox.ports import KeyClaim
+from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.crash_points import reach
 from quiesce.supervisor.critical import critical
 from quiesce.supervisor.health import Message, Send
 
+log = logging.getLogger("quiesce.idempotency")
+
 BEFORE_COMMIT = "idempotency.before_commit"
 """The handler is done and nothing is committed: a crash here leaves no trace of the request."""
+
+_SETTLE_AGAIN = Backoff(first=0.1, ceiling=1.0)
 
 COMMITTED = "idempotency.committed"
 """All is committed and the client knows nothing of it: a crash here leaves an answer for its retry."""
@@ -52,13 +59,14 @@ class HeldResponse:
         self._pieces: list[bytes] = []
         self._size = 0
         self._complete = False
-        self._decided = False
+        self.decided = asyncio.Event()
+        """What this request comes to is committed, or its key is free."""
         self.sent = False
         """Whether a byte of a response has left."""
         self.commit_failed: Exception | None = None
 
     async def send(self, message: Message) -> None:
-        if self._decided:
+        if self.decided.is_set():
             await self._forward(message)
         elif message["type"] == "http.response.start":
             self._start = message
@@ -69,7 +77,7 @@ class HeldResponse:
 
     async def end(self) -> None:
         """The application has returned. A response that waited for the end of its block is decided now."""
-        if self._decided:
+        if self.decided.is_set():
             return
         if self._complete and not self._claim.open:
             await self._decide()
@@ -80,13 +88,20 @@ class HeldResponse:
 
     async def free(self) -> None:
         """Leaves the key to the next attempt, unless the request was decided before."""
-        self._decided = True
+        self.decided.set()
         try:
-            await critical(f"free the key of {self._name}", self._claim.free)
+            await critical(f"free the key of {self._name}", self._free)
         except IntakeClosed:
-            await self._claim.free()
+            await self._free()
         finally:
             self._on_decided(None)
+
+    async def _free(self) -> None:
+        try:
+            await self._claim.free()
+        except Exception:
+            # The client's answer must not depend on it.
+            log.exception("%s: its idempotency key could not be freed, and is when its lease runs out", self._name)
 
     async def _body(self, piece: bytes, more: bool) -> None:
         if self._start is None:
@@ -116,20 +131,36 @@ class HeldResponse:
         if not self._rules.keeps(self._start["status"], self._claim.effect):
             await self.free()
             return
-        self._decided = True
         if self._keyed and self._claim.renew_every is None and not self._claim.effect:
             self._on_write_elsewhere(self._name)
         response = self._kept() if self._keyed else None
         reach(BEFORE_COMMIT)
         try:
-            await critical(f"commit {self._name}", self._claim.settle, response)
+            await critical(f"commit {self._name}", self._settle, response)
         except Exception as error:
             self.commit_failed = error
             await self.free()
             # Into the application: what it does after an answer, such as background tasks, must not be done.
             raise
+        self.decided.set()
         self._on_decided(response)
         reach(COMMITTED)
+
+    async def _settle(self, response: KeptResponse | None) -> None:
+        """Where what was done is no matter of this commit, it is tried again: a retry would find no answer, and do it
+        once more."""
+        now = asyncio.get_running_loop().time
+        until = now() + self._claim.settles_for
+        failures = 0
+        while True:
+            try:
+                return await self._claim.settle(response)
+            except Unavailable:
+                failures += 1
+                wait = _SETTLE_AGAIN.wait(failures)
+                if now() + wait >= until:
+                    raise
+            await asyncio.sleep(wait)
 
     def _kept(self) -> KeptResponse:
         assert self._start is not None

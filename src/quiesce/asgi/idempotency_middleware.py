@@ -12,7 +12,7 @@ from urllib.parse import quote
 from quiesce.asgi.held_response import HeldResponse
 from quiesce.asgi.idempotency import Idempotency, current_claim
 from quiesce.asgi.key_answers import answer_problem, replay
-from quiesce.asgi.request_body import NoBody, fingerprint_of, read_body, receive_again
+from quiesce.asgi.request_body import NoBody, fingerprint_of, read_body, receive_again, unheard_leaving
 from quiesce.asgi.waiting_keys import WaitingKeys
 from quiesce.errors import KeyLost, KeyRefused, Unavailable
 from quiesce.inbox import key_problems
@@ -109,6 +109,8 @@ class IdempotencyMiddleware:
             on_decided=lambda answer: None if request is None else self._waiting.done(request, answer),
         )
         renewing = asyncio.create_task(_renew(claim, claim.renew_every, _name(scope))) if claim.renew_every else None
+        if request is not None:
+            receive = unheard_leaving(receive, response.decided)
         before = current_claim.set(claim)
         extensions = scope.get("extensions")
         # In place, since those around us look for what the framework writes into it.
@@ -128,13 +130,16 @@ class IdempotencyMiddleware:
             await response.free()
             if response.commit_failed is not None and not response.sent:
                 passing = isinstance(response.commit_failed, Unavailable)
-                await answer_problem(send, key_problems.not_committed(passing))
+                await answer_problem(send, key_problems.not_committed(passing, undone=claim.effect))
             # Any other error is for those around us to answer. All of them are for those who log.
             raise
         finally:
             if renewing is not None:
                 renewing.cancel()
-            scope["extensions"] = extensions
+            if extensions is None:
+                scope.pop("extensions", None)
+            else:
+                scope["extensions"] = extensions
             current_claim.reset(before)
 
     def _warn_once(self, name: str) -> None:

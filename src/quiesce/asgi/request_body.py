@@ -1,5 +1,6 @@
 """A request's body, read once: hashed as it streams, bounded, and handed to the application afterwards."""
 
+import asyncio
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -53,6 +54,23 @@ def receive_again(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
+
+
+def unheard_leaving(receive: Receive, decided: asyncio.Event) -> Receive:
+    """The same, but that a client has left is told only once its answer is `decided`. Its request is carried out all
+    the same, and frameworks stop an answer halfway when they hear of it."""
+    left: Message | None = None
+
+    async def heard() -> Message:
+        nonlocal left
+        message = left or await receive()
+        if message["type"] == "http.disconnect":
+            # Servers may say it once, and whoever asks may give up waiting here.
+            left = message
+            await decided.wait()
+        return message
+
+    return heard
 
 
 def _more_than(value: bytes, limit: int) -> bool:

@@ -136,7 +136,8 @@ def _tell(arguments: argparse.Namespace, progress: "Progress") -> None:
         )
         return
     verb = ("would dismiss", "dismissed:") if arguments.dismiss else ("would redrive", "redriven:")
-    print(f"{verb[0] if arguments.dry_run else verb[1]} {progress.done:,} letters; {progress.left:,} wait", flush=True)
+    wait = progress.left + len(progress.refused)
+    print(f"{verb[0] if arguments.dry_run else verb[1]} {progress.done:,} letters; {wait:,} wait", flush=True)
     for letter, why in progress.refused[:_SHOWN]:
         print(f"not sent back: partition {letter.partition}, offset {letter.offset}: {why}", file=sys.stderr)
     if len(progress.refused) > _SHOWN:

@@ -1,6 +1,7 @@
 """`quiesce outbox redrive`: dead events are sent again."""
 
 import argparse
+import asyncio
 from typing import Any
 
 from quiesce.cli.flags import add_flag, add_switch
@@ -48,9 +49,11 @@ async def _redrive(arguments: argparse.Namespace) -> int:
             try:
                 async for done in pieces:
                     total += done
-            finally:
-                _tell(arguments, total)
-            return ExitCode.CLEAN
+            except BaseException as error:
+                # Cut short, by Ctrl-C or a fault: what was done is done.
+                if total or isinstance(error, asyncio.CancelledError):
+                    _tell(arguments, total)
+                raise
     _tell(arguments, total)
     return ExitCode.CLEAN
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from quiesce.cli.flags import add_repeated_flag
+from quiesce.cli.flags import add_repeated_flag, add_switch
 from quiesce.cli.outbox_flags import add_dsn, add_json, dsn, run
 from quiesce.cli.outbox_table import print_json
 from quiesce.lifecycle.report import ExitCode
@@ -32,6 +32,8 @@ def add_to(topics: Any) -> None:
         metavar="KIND=ROLE",
         help="print the rights of a role as SQL; its kind is writer, relay or operator",
     )
+    add_switch(apply, "--dry-run", help="say which steps are missing, and do nothing")
+    add_json(apply)
     apply.set_defaults(run=run_apply)
     validate = acts.add_parser(
         "validate",
@@ -52,23 +54,31 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_apply(arguments: argparse.Namespace) -> int:
-    return run(_apply(dsn(arguments), arguments.grants))
+    return run(_apply(arguments))
 
 
 def run_validate(arguments: argparse.Namespace) -> int:
     return run(_validate(dsn(arguments), arguments.json))
 
 
-async def _apply(where: str, wanted: tuple[str, ...]) -> int:
-    from quiesce.postgres import connect, schema
+async def _apply(arguments: argparse.Namespace) -> int:
+    from quiesce.postgres import schema
     from quiesce.postgres.grants import grants, role
+    from quiesce.postgres.operating import operating
 
-    roles = [role(text) for text in wanted]
-    async with connect(where) as connection:
+    roles, dry_run = [role(text) for text in arguments.grants], arguments.dry_run
+    async with operating(dsn(arguments), require=False) as connection:
+        steps = [f"{step.version:04} {step.name}" for step in await schema.pending(connection)]
         before = await schema.applied_version(connection)
-        after = await schema.apply(connection)
+        after = before if dry_run else await schema.apply(connection)
         told = [line for kind, name in roles for line in await grants(connection, kind, name)]
-    said = f"outbox schema: version {after}" + (", already there" if before == after else f", was {before}")
+    if arguments.json:
+        print_json({"version": after, "was": before, "steps": steps, "grants": told, "dry_run": dry_run})
+        return ExitCode.CLEAN
+    if dry_run:
+        said = f"outbox schema: version {before}, would apply {', '.join(steps) or 'nothing'}"
+    else:
+        said = f"outbox schema: version {after}" + (", already there" if before == after else f", was {before}")
     # Beside SQL that may go straight into psql, it is a comment.
     print(f"-- {said}" if roles else said)
     for line in told:

@@ -21,7 +21,9 @@ class Trouble:
     failures: int = 0
     """The same, and the tries that failed for an outage: what the wait grows by."""
     timeouts: int = 0
-    """Tries that ended in a bare `TimeoutError`, which tells nobody whose fault it was."""
+    """Tries that ended in a bare `TimeoutError`, or at the handler's bound: nobody knows whose fault that was."""
+    worked: int | None = None
+    """How much had been handled when it was first cancelled at the handler's bound; None before that."""
     reason: Reason | None = None
     """It is given up for this reason, and waits to be set aside."""
 
@@ -145,6 +147,10 @@ class Delivered:
             if first < place:
                 place = first
         return place
+
+    def longest_queue(self) -> int:
+        """How many records wait behind one key, at most."""
+        return max([len(of_key.records) for of_key in self.key_queues.values()], default=0)
 
     def ahead(self) -> int:
         """How many records were delivered from the first one that is not done on, rounded up to a delivery.

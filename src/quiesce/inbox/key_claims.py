@@ -18,6 +18,7 @@ class HeldClaim:
     """The claim is an open transaction: its end is the claim's, whatever ends it."""
 
     renew_every = None
+    settles_for = 0.0
 
     def __init__(self, owner: Owner, attempt: int, work: RequestTransaction) -> None:
         self._owner = owner
@@ -75,8 +76,14 @@ class LeasedClaim:
         self._lease = lease
         self._within = within
         self._over = False
+        self._answered = False
+        """The handler has answered, and what it did stays: were its key free at once, a retry would do it again."""
         self.attempt = attempt
         self.renew_every = lease / 3
+
+    @property
+    def settles_for(self) -> float:
+        return 0.0 if self._work.begun else self._lease
 
     @property
     def open(self) -> bool:
@@ -106,13 +113,15 @@ class LeasedClaim:
     async def settle(self, response: KeptResponse | None) -> None:
         if self._over:
             return
-        self._over = True
         assert response is not None
         if self._work.over or not self._work.begun:
+            self._answered = True
             beside = RequestTransaction(self._make(), "read_committed")
             await beside.begin(self._within)
             await _keep_and_commit(beside, self._owner, response)
+            self._over = True
             return
+        self._over = True
         try:
             await _keep_and_commit(self._work, self._owner, response)
         except BaseException:
@@ -124,7 +133,8 @@ class LeasedClaim:
             return
         self._over = True
         await self._work.roll_back()
-        await self._delete()
+        if not self._answered:
+            await self._delete()
 
     async def _delete(self) -> None:
         try:
@@ -151,6 +161,7 @@ class NoKeyClaim:
 
     attempt = 1
     renew_every = None
+    settles_for = 0.0
 
     def __init__(self, work: RequestTransaction, within: float) -> None:
         self._work = work

@@ -98,12 +98,16 @@ def store_unavailable() -> Problem:
     )
 
 
-def not_committed(passing: bool) -> Problem:
-    """`passing`: the database was away, or another request in the way; the same may succeed a moment later."""
+def not_committed(passing: bool, *, undone: bool) -> Problem:
+    """`passing`: the database was away, or another request in the way; the same may succeed a moment later. `undone`:
+    what it did was to be committed with its key. What it did elsewhere stays, and nothing says that it is done."""
     return Problem(
         503 if passing else 500,
         "not-committed",
         "The request could not be committed",
-        "Sent again with the same key, it is still carried out once at most.",
+        "Sent again with the same key, it is still carried out once at most."
+        if undone
+        else "It may have been carried out, and that could not be recorded. Sent again with the same key, it may be "
+        "carried out once more.",
         1 if passing else None,
     )

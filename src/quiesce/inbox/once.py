@@ -28,6 +28,11 @@ class Values(list[Any]):
     out a record knows to leave out its value, too."""
 
 
+SWALLOWED = (
+    "the handler kept an error of the database to itself, so its transaction is aborted, and nothing of it can be "
+    "committed. Put a statement that may fail into a savepoint"
+)
+
 Mark = Callable[[Connection, str, str], Awaitable[bool]]
 MarkAll = Callable[[Connection, Entries[str]], Awaitable[set[str]]]
 EventId = Callable[[Record], str]

@@ -34,6 +34,12 @@ def away(error: BaseException) -> Unavailable:
     return Unavailable(f"the database went away, has no room, or cannot be used: {_told(error)}")
 
 
+def hangs(cancelled: BaseException, what: str) -> None:
+    """Has the cancel of a handler say that its database did not answer to `what`: at the handler's bound that makes an
+    outage of it, and no attempt."""
+    cancelled.__cause__ = Unavailable(f"the database hangs: it did not answer to {what}")
+
+
 def _is_refused(error: BaseException) -> bool:
     return _state(error).startswith(_REFUSED)
 

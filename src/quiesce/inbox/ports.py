@@ -192,6 +192,18 @@ class KeepsStarts(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswersProbes(Protocol):
+    """A `CountsStarts` that can say whether its database is there: mostly it is the handlers' own."""
+
+    async def probe(self) -> None:
+        """
+        Raises:
+            Unavailable: it does not answer.
+        """
+        ...
+
+
 class NoClaim(Enum):
     """Why a key could not be claimed."""
 
@@ -222,6 +234,12 @@ class KeyClaim(Protocol):
         """Seconds between two calls of `renew`; None where nothing is to be renewed."""
         ...
 
+    @property
+    def settles_for(self) -> float:
+        """Seconds for which `settle` may be called again after it has raised `Unavailable`: what the handler did is no
+        part of it, and stays. 0 where all of it is rolled back."""
+        ...
+
     async def renew(self) -> bool:
         """Keeps others away for some more time. False: another attempt has the key already.
 
@@ -243,8 +261,8 @@ class KeyClaim(Protocol):
 
     async def settle(self, response: KeptResponse | None) -> None:
         """Keeps the response and commits it with what was written in `transaction`. After it nobody runs the handler
-        for this key again. If it raises, nothing was committed and the key is free, as far as the database can be
-        told. None where the request had no key.
+        for this key again. If it raises, nothing was committed; and the key is free, as far as the database can be
+        told, unless `settles_for` is more than 0. None where the request had no key.
 
         Raises:
             KeyLost: another attempt has the key.
@@ -253,8 +271,12 @@ class KeyClaim(Protocol):
         ...
 
     async def free(self) -> None:
-        """Takes back what was written and leaves the key as it was before. It never raises: what cannot be said to the
-        database, it finds out by the end of the connection or of the lease."""
+        """Takes back what was written and leaves the key as it was before. What cannot be said to a database that is
+        away, it finds out by the end of the connection or of the lease.
+
+        Raises:
+            Exception: the database refuses it, such as for a right that is missing.
+        """
         ...
 
 

@@ -71,6 +71,8 @@ class MemberSettings:
 
     client: Settings
     start: Start
+    new_protocol: bool
+    """Whether the broker assigns."""
     cooperative: bool
     """Whether partitions come and go one by one, and not all of them with each rebalance."""
     read_ahead: int
@@ -112,6 +114,7 @@ def member_settings(
     return MemberSettings(
         client,
         start,
+        new_protocol,
         new_protocol or "cooperative" in str(client["partition.assignment.strategy"]),
         read_ahead,
         read_ahead_bytes,

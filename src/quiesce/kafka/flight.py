@@ -27,16 +27,18 @@ class Reports:
     answers are missing keeps its own: a report that comes late must not be taken for another call's.
     """
 
-    __slots__ = ("_acked", "_of_place", "_refuse")
+    __slots__ = ("_acked", "_of_place", "_refuse", "last")
 
     def __init__(self) -> None:
         self._of_place: list[Report] = []
         self._acked: list[int] = []
         self._refuse: Callable[[int, KafkaError, Message], None]
+        self.last: Message | None = None
+        """What was acked last."""
 
     def begin(self, flight: "Flight") -> Sequence[Report]:
         """For each of the flight's events, by its place, what to call with its report."""
-        self._acked, self._refuse = flight.outcomes.acked, flight.report_refused
+        self._acked, self._refuse, self.last = flight.outcomes.acked, flight.report_refused, None
         for place in range(len(self._of_place), len(flight.events)):
             self._of_place.append(partial(self._answer, place))
         return self._of_place
@@ -45,6 +47,7 @@ class Reports:
         """Called on the poller's thread or the loop's, a hundred thousand times a second."""
         if error is None:
             self._acked.append(place)
+            self.last = message
         else:
             self._refuse(place, error, message)
 
@@ -57,10 +60,11 @@ class Flight:
     last: one of the two sees that nothing is missing.
     """
 
-    __slots__ = ("_done", "_expected", "_judge", "_others", "_reports", "events", "outcomes", "reports")
+    __slots__ = ("_expected", "_judge", "_others", "_over", "_reports", "_woken", "events", "outcomes", "reports")
 
     def __init__(self, judge: Judge, events: Sequence[ClaimedEvent], reports: Reports) -> None:
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over = False
+        self._woken: asyncio.Future[None] | None = None
         self._judge = judge
         self._expected = -1
         self._others: list[UUID] = []
@@ -100,8 +104,11 @@ class Flight:
 
     def finish(self) -> None:
         """Ends the call with what has been answered until now."""
-        if not self._done.done():
-            self._done.set_result(None)
+        self._over = True
+        if self.answered and self._reports.last is not None:
+            self.outcomes.seconds = self._reports.last.latency()
+        if self._woken is not None:
+            _wake(self._woken)
 
     def spare(self) -> Reports | None:
         """What another call may use for its reports; None while some of this one may yet come."""
@@ -114,5 +121,18 @@ class Flight:
 
     async def wait(self, seconds: float) -> bool:
         """Whether the call has ended, within so many seconds."""
-        await asyncio.wait({self._done}, timeout=seconds)
-        return self._done.done()
+        if not self._over:
+            # Waited for with every call, so it is made of what costs least.
+            loop = asyncio.get_running_loop()
+            self._woken = loop.create_future()
+            late = loop.call_later(seconds, _wake, self._woken)
+            try:
+                await self._woken
+            finally:
+                late.cancel()
+        return self._over
+
+
+def _wake(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)

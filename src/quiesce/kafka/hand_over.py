@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from functools import partial
 from math import inf
 
@@ -16,7 +15,7 @@ from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Outcome
 
 _MANY = 100
-"""Events of a call from which on the loop serves reports while it hands them over."""
+"""Events of a call from which on the loop serves the reports."""
 _CHUNK = 250
 """Events handed over without a turn of the loop: some half a millisecond."""
 
@@ -37,13 +36,15 @@ async def hand_over(
     if done:
         left = [place for place in range(len(events)) if place not in done]
         events, reports = [events[place] for place in left], [reports[place] for place in left]
-    with _serving(handle, len(events)):
-        for first in range(0, len(events), _CHUNK):
-            chunk = slice(first, first + _CHUNK)
-            await _offer(handle, flight, events[chunk], reports[chunk])
-            if not handle.usable:
-                flight.finish()
-                return
+    if len(events) >= _MANY:
+        handle.serve_by_loop()
+    for first in range(0, len(events), _CHUNK):
+        chunk = slice(first, first + _CHUNK)
+        await _offer(handle, flight, events[chunk], reports[chunk])
+        if not handle.usable:
+            flight.finish()
+            return
+        if len(events) >= _MANY:
             handle.serve()
             await asyncio.sleep(0)
     flight.handed_over()
@@ -60,20 +61,8 @@ def _refuse(flight: Flight, refusals: Sequence[tuple[ClaimedEvent, Outcome]]) ->
 async def _offer(handle: Handle, flight: Flight, events: Sequence[ClaimedEvent], reports: Sequence[Report]) -> None:
     while (taken := handle.offer_all(flight, events, reports)) < len(events):
         # The local queue is full: wait at this event, so that the order stays. Reports make room.
-        handle.loop_serves.clear()
         await until(partial(handle.offer, flight, events[taken], reports[taken]), inf)
         events, reports = events[taken + 1 :], reports[taken + 1 :]
-
-
-@contextmanager
-def _serving(handle: Handle, events: int) -> Iterator[None]:
-    """Where many events are handed over, the loop serves the reports that come meanwhile."""
-    if events >= _MANY:
-        handle.loop_serves.set()
-    try:
-        yield
-    finally:
-        handle.loop_serves.clear()
 
 
 async def _send_pioneers(
@@ -90,7 +79,7 @@ async def _send_pioneers(
                 done.add(place)
         if not handle.scouts:
             return
-        handle.hurry.set()
+        handle.hurry()
         if not await until(handle.scouts_are_back, time.monotonic() + PATIENCE, every=0.001):
             await silence.find_out(handle)
             continue
@@ -98,4 +87,4 @@ async def _send_pioneers(
             if sender.outcomes.get(event.id) == DISPATCHED:
                 handle.pioneers.arrived(event, topics.partitions(event.topic))
         handle.scouts.clear()
-        handle.hurry.clear()
+        handle.calm_down()

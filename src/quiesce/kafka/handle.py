@@ -6,10 +6,10 @@ A handle is given up as a whole: after `purge` and `drop` nothing of it can reac
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from math import inf
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -18,7 +18,7 @@ from quiesce.kafka.blocking import on_loop, until
 from quiesce.kafka.flight import Flight, Report, Reports
 from quiesce.kafka.outgoing import Headers, headers_of
 from quiesce.kafka.pioneers import Pioneers
-from quiesce.kafka.poller import serve, serve_once
+from quiesce.kafka.poller import Poller, serve_once
 from quiesce.kafka.settings import Settings, refused_settings
 from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named, no_leader
 from quiesce.outbox.event import ClaimedEvent
@@ -32,6 +32,15 @@ _ANY_PARTITION = -1
 _LATE_ANSWERS = 1.0
 """Seconds, at most, in which a producer that sends nothing more still hears of what it has sent."""
 
+_EVERY = 0.001
+"""Seconds between two looks of the loop at the delivery reports, while it serves them."""
+
+_FEW = 10
+"""Events of a call, at most, that may end late."""
+
+_LATE = 0.02
+"""Seconds that it may: several calls then end in one turn of the loop, and are settled together."""
+
 _HEARD = 0.5
 """Seconds after which a producer is given up at the latest that takes nothing more."""
 
@@ -43,8 +52,8 @@ class Handle:
     of what was acked; it is given up as well, but by whoever called `publish`.
     """
 
-    def __init__(self, settings: Settings, *, batch_size: int, alone: bool) -> None:
-        """`batch_size` in bytes; `alone` makes each message a batch of its own."""
+    def __init__(self, settings: Settings, *, batch_size: int, alone: bool, late: bool = False) -> None:
+        """`batch_size` in bytes; `alone` makes each message a batch of its own; `late`: see `may_answer_late`."""
         self._loop = asyncio.get_running_loop()
         self.batch_size = batch_size
         self.alone = alone
@@ -65,6 +74,8 @@ class Handle:
         self.ended = False
         self.over: asyncio.Future[None] = self._loop.create_future()
         """Done once the handle is ended or broken."""
+        self._late = late
+        self._answered_since = inf
         self.given_up = 0
         self.last_error: str | None = None
         """Why a connection failed, for people."""
@@ -78,26 +89,16 @@ class Handle:
         except (KafkaException, TypeError, ValueError) as error:
             raise refused_settings("producer", error) from error
         self._producer: Producer | None = producer
-        # In a list, so that the thread can take it out: what stands in a thread's arguments lives on
-        # until the thread has ended.
-        held = [producer]
-        self._gone = threading.Event()
-        self.loop_serves = threading.Event()
-        """While it is set, `serve` is called often enough and the thread stands back."""
-        self.hurry = threading.Event()
-        """While it is set, what is handed over does not wait for a fuller batch."""
-        self._stop = threading.Event()
-        threading.Thread(
-            target=serve,
-            args=(held, self._stop, self._gone, self.hurry, self.loop_serves, self._on_error, self._served),
-            name="quiesce-kafka-producer",
-            daemon=True,
-        ).start()
+        self._poller = Poller([producer], self._on_error, self._served)
+        self._turn: asyncio.TimerHandle | None = None
+        """When the loop serves reports next, while it is the one to do so."""
 
     def begin(self, events: Sequence[ClaimedEvent]) -> Flight:
         """A call of `publish` begins; `end` is called with it in any case."""
         flight = Flight(self.judge, events, self._spare_reports.pop() if self._spare_reports else Reports())
         self.flights.add(flight)
+        if len(events) > _FEW:
+            self._poller.be_prompt()
         return flight
 
     def end(self, flight: Flight) -> None:
@@ -139,15 +140,14 @@ class Handle:
         produce = self._producer.produce
         ours: Headers = {"id": None, "type": None}
         for number, event in enumerate(events):
+            id_text, key, topic, kind, payload, own = event.outgoing
             headers = ours
-            if event.headers:
+            if own:
                 headers = headers_of(event)
             else:
-                ours["id"], ours["type"] = event.id_text, event.type
+                ours["id"], ours["type"] = id_text, kind
             try:
-                produce(
-                    event.topic, event.payload, event.aggregate_id, _ANY_PARTITION, reports[number], None, 0, headers
-                )
+                produce(topic, payload, key, _ANY_PARTITION, reports[number], None, 0, headers)
             except BufferError:
                 return number
             except KafkaException as error:
@@ -159,21 +159,61 @@ class Handle:
                     return len(events)
             except (TypeError, ValueError) as error:
                 flight.refuse(event.id, Dead(f"cannot be given to Kafka: {error}"))
+        self._poller.handed_over()
         return len(events)
 
     def serve(self) -> None:
-        """Serves the delivery reports that are there, on the loop's thread. Never waits, but for a broken producer.
-
-        The poller's thread does so all the time. While the loop is busy it would have to fight it for the interpreter,
-        report by report, so where many are handed over the loop serves them, and the thread stands back.
-        """
+        """Serves the delivery reports that are there, on the loop's thread. Never waits, but for a broken producer."""
         if self._producer is not None and serve_once(self._producer, 0.0, self._on_error):
             self._finish_answered()
 
-    def _served(self) -> None:
-        """Called on the poller's thread."""
-        if self._answered():
+    def serve_by_loop(self) -> None:
+        """Much is handed over: until it is answered the loop serves the reports, and the poller's thread stands back.
+
+        The thread would have to fight the busy loop for the interpreter, report by report.
+        """
+        if self._turn is None and self.usable:
+            self._poller.stand_back()
+            self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
+
+    def _serve_in_turn(self) -> None:
+        self._turn = None
+        if self.usable and not self._poller.hurries and self.queued():
+            self.serve()
+            self.serve_by_loop()
+        else:
+            self._poller.take_over()
+
+    def hurry(self) -> None:
+        """What is handed over does not wait for a fuller batch, until `calm_down`."""
+        self._poller.hurry()
+
+    def calm_down(self) -> None:
+        self._poller.calm_down()
+
+    def may_answer_late(self, late: bool) -> None:
+        """Whether calls of a few events may end up to `_LATE` after their last answer. If not any more, those that
+        are answered end now."""
+        self._late = late
+        if not late:
+            self._poller.be_prompt()
+            self._finish_answered()
+
+    def _served(self) -> float:
+        """Called on the poller's thread. For how many seconds the end of calls that are answered may wait for others.
+
+        Where events come one by one, each of them would otherwise wake the loop, and be settled, for itself.
+        """
+        answered = self._answered()
+        if answered:
+            now = time.monotonic()
+            self._answered_since = min(self._answered_since, now)
+            late = self._answered_since + _LATE - now
+            if self._late and late > 0 and all(len(one.events) <= _FEW for one in tuple(self.flights)):
+                return late
             on_loop(self._loop, self._finish_answered)
+        self._answered_since = inf
+        return 0.0
 
     def _finish_answered(self) -> None:
         for flight in self._answered():
@@ -240,6 +280,7 @@ class Handle:
         if self.usable:
             _LOG.warning("the Kafka producer will be replaced: %s", reason)
             self.broken = reason
+            self._poller.take_over()
         self._finish_flights()
 
     def _finish_flights(self) -> None:
@@ -275,7 +316,7 @@ class Handle:
 
     async def flush(self, deadline: float) -> int:
         """Sends what still waits for a fuller batch, and waits as `settle` does."""
-        self.hurry.set()
+        self._poller.hurry()
         return await self.settle(deadline)
 
     async def give_up(self, deadline: float) -> int:
@@ -284,6 +325,7 @@ class Handle:
         Returns how many messages had no answer.
         """
         self.ended = True
+        self._poller.take_over()
         queued, before = self.queued(), self.given_up
         if self.broken is not None:
             # The brokers answer, so that nothing need be doubled: only what was not sent is taken back.
@@ -312,5 +354,5 @@ class Handle:
         """Lets the poller's thread destroy the producer: its destructor may wait for brokers."""
         self.ended = True
         self._producer = None
-        self._stop.set()
-        await until(self._gone.is_set, deadline)
+        self._poller.stop()
+        await until(self._poller.is_gone, deadline)

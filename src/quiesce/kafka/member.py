@@ -14,12 +14,14 @@ from quiesce.kafka.blocking import on_loop, settle_on_loop
 from quiesce.kafka.commit import Commit
 from quiesce.kafka.consumer_settings import MemberSettings
 from quiesce.kafka.holdings import Holdings, Plan
+from quiesce.kafka.loop_watch import LoopWatch
 from quiesce.kafka.pauses import Pauses
 from quiesce.kafka.positions import Positions
 from quiesce.kafka.rebalances import Rebalances
-from quiesce.kafka.records import Reader, as_kafka, shown
+from quiesce.kafka.records import Reader
 from quiesce.kafka.sender import Sender
 from quiesce.kafka.settings import refused_settings
+from quiesce.kafka.subscription import Subscription
 from quiesce.kafka.troubles import Troubles
 from quiesce.kafka.verdict import named
 
@@ -45,7 +47,6 @@ class Member:
         self, settings: MemberSettings, topics: Sequence[str], told: asyncio.Event, changed: Callable[[], None]
     ) -> None:
         self._settings = settings
-        self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._told = told
         self._closing = False
@@ -63,6 +64,10 @@ class Member:
             self._troubles,
             settings.revoke_bound,
             self._sender.send_next,
+            LoopWatch(self._loop),
+        )
+        self._subscription = Subscription(
+            topics, self._troubles, self.holdings.lock, self._rebalances.callbacks, choosy=settings.new_protocol
         )
         self.opened: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -73,17 +78,19 @@ class Member:
     def start(self) -> None:
         self._thread.start()
 
-    def take(self, limit: int, full: Collection[TopicPartition]) -> Batch:
-        """Up to `limit` records that are ready; they are in hand from now on.
+    def take(self, limit: int, full: Collection[TopicPartition], *, waited: bool) -> Batch:
+        """Up to `limit` records that are ready; they are in hand from now on. `waited`: there were none for a while.
 
         Raises:
-            QuiesceError: what the client has reported since the last call.
+            QuiesceError: what the client has reported since the last call, or, when there are none, what lasts.
         """
         with self.holdings.lock:
-            idle = self._troubles.no_topic is not None and not self.holdings.partitions
-            if (trouble := self._troubles.take(idle=idle)) is not None:
+            if (trouble := self._troubles.take()) is not None:
                 raise trouble
-        return self.holdings.take(limit, full, time.monotonic())
+            batch = self.holdings.take(limit, full, time.monotonic())
+            if not batch and (trouble := self._troubles.lasts(waited=waited)) is not None:
+                raise trouble
+        return batch
 
     def submit(self, commit: Commit) -> None:
         with self.holdings.lock:
@@ -127,13 +134,7 @@ class Member:
         except (KafkaException, TypeError, ValueError) as error:
             raise refused_settings("consumer", error) from error
         try:
-            consumer.list_topics(timeout=_PROBE)
-            consumer.subscribe(
-                list(self._topics),
-                on_assign=self._rebalances.on_assign,
-                on_revoke=self._rebalances.on_revoke,
-                on_lost=self._rebalances.on_lost,
-            )
+            self._subscription.begin(consumer, _PROBE)
         except KafkaException as error:
             consumer.close()
             raise Unavailable(f"no Kafka broker answered: {named(error.args[0])}") from error
@@ -141,8 +142,10 @@ class Member:
 
     def _turn(self, consumer: Consumer) -> None:
         self._sender.turn(consumer, self._idle)
-        self._rewind(consumer)
+        self._positions.rewind(consumer)
         self._positions.restart(consumer)
+        if self._subscription.turn(consumer):
+            on_loop(self._loop, self._told.set)
         plan = self.holdings.plan(time.monotonic())
         if plan.paused is None:
             # Nothing to ask the client for; it is polled again within the time that pausing takes. Whoever takes
@@ -170,6 +173,7 @@ class Member:
             return False
         runs, faults = self._reader.read(messages)
         if runs:
+            self._subscription.heard({one.topic for one in runs})
             self.holdings.receive(runs, sum(map(len, messages)) / len(messages), time.monotonic())
         for error, partition, offset in faults:
             self._fault(error, partition, offset)
@@ -178,29 +182,19 @@ class Member:
     def _fault(self, error: KafkaError, partition: TopicPartition | None, offset: int | None) -> None:
         """What came in place of a record."""
         if partition is not None and offset is not None and error.code() == KafkaError._PARTITION_EOF:
+            self._subscription.heard({partition.topic})
             self.holdings.at_end(partition, offset)
         elif partition is not None and offset is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._positions.stopped(partition, offset)
         else:
             with self.holdings.lock:
-                self._troubles.in_place_of_record(error, partition.topic if partition else None)
+                self._troubles.in_place_of_record(error, partition, ours=partition in self.holdings.partitions)
                 useless = self._troubles.broken or self._troubles.slot_is_held
             if useless:
                 self._lost(self.holdings.partitions)
 
     def _lost(self, partitions: Collection[TopicPartition]) -> None:
         self._rebalances.lost(partitions)
-
-    def _rewind(self, consumer: Consumer) -> None:
-        """Goes back to what was put away unfinished."""
-        for partition, offset in self.holdings.rewinds().items():
-            try:
-                consumer.seek(as_kafka([partition], {partition: offset})[0])
-            except KafkaException as error:
-                # Its records are dropped until it works, so nothing is passed over.
-                _LOG.info("cannot go back to %s@%d yet: %s", shown([partition]), offset, named(error.args[0]))
-            else:
-                self.holdings.rewound(partition, offset)
 
     # Errors and the end.
 
@@ -218,7 +212,7 @@ class Member:
 
     def _join_again(self, consumer: Consumer) -> Consumer:
         """Leaves the group as one that has no place in it, and tries again until there is one, or a close."""
-        consumer.close()
+        self._close(consumer)
         while True:
             with self.holdings.lock:
                 self.holdings.lock.wait_for(lambda: self._closing, _SLOT_AGAIN)
@@ -230,13 +224,19 @@ class Member:
             except Unavailable as error:
                 self._tell_trouble(error)
 
+    def _close(self, consumer: Consumer) -> None:
+        if self._subscription.end():
+            consumer.close()
+        else:
+            _LOG.error("the Kafka consumer is not closed, since librdkafka does not come back from a question")
+
     def _leave(self, consumer: Consumer) -> None:
         with self.holdings.lock:
             self._closing = self._rebalances.closing = True
         self.holdings.abandon_commits()
         try:
             self._sender.send_tails(consumer)
-            consumer.close()
+            self._close(consumer)
         except KafkaException as error:
             _LOG.warning("closing the Kafka consumer: %s", named(error.args[0]))
         except RuntimeError:

@@ -16,7 +16,7 @@ from quiesce.errors import QuiesceError
 from quiesce.inbox.events import PositionReset
 from quiesce.inbox.record import TopicPartition
 from quiesce.kafka.holdings import Holdings
-from quiesce.kafka.records import as_kafka
+from quiesce.kafka.records import as_kafka, shown
 from quiesce.kafka.verdict import named
 
 _LOG = logging.getLogger("quiesce.kafka")
@@ -75,6 +75,17 @@ class Positions:
     def stopped(self, partition: TopicPartition, offset: int) -> None:
         """The client has stopped reading, since this offset is not on the broker."""
         self._stopped[partition] = offset
+
+    def rewind(self, consumer: Consumer) -> None:
+        """Goes back to what was put away unfinished."""
+        for partition, offset in self._holdings.rewinds().items():
+            try:
+                consumer.seek(as_kafka([partition], {partition: offset})[0])
+            except KafkaException as error:
+                # Its records are dropped until it works, so nothing is passed over.
+                _LOG.info("cannot go back to %s@%d yet: %s", shown([partition]), offset, named(error.args[0]))
+            else:
+                self._holdings.rewound(partition, offset)
 
     def restart(self, consumer: Consumer) -> None:
         """Goes on with what waits or has stopped, if brokers say where; else in a later turn.

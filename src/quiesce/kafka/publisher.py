@@ -76,8 +76,16 @@ class KafkaPublisher:
         """How often everything was given up: a call belongs to the producer it was made to."""
         self._in_turn = asyncio.Lock()
         self._waiting = WaitingKeys()
+        self._late = False
         self.name = name
         self.part = part
+
+    def may_answer_late(self, late: bool) -> None:
+        """Whether a call of a few events may end up to 0.02 s after its last answer, and so with others. The relay says
+        so, as long as it waits for none."""
+        self._late = late
+        if self._handle is not None:
+            self._handle.may_answer_late(late)
 
     def wait_behind_dead(self, holds_key: Callable[[str], bool]) -> None:
         """Events behind a dead letter of their key wait, on topics for which `holds_key`. The relay says so."""
@@ -115,7 +123,7 @@ class KafkaPublisher:
         return self
 
     def _make(self, batch_size: int) -> Handle:
-        return Handle(self._settings, batch_size=batch_size, alone=self._alone)
+        return Handle(self._settings, batch_size=batch_size, alone=self._alone, late=self._late)
 
     async def publish(self, events: Sequence[ClaimedEvent]) -> Mapping[UUID, Outcome]:
         """Hands the events over, in order, and returns when the broker has answered for every one.

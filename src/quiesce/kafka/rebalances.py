@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from quiesce.inbox.record import TopicPartition
 from quiesce.kafka.holdings import Holdings
+from quiesce.kafka.loop_watch import LoopWatch
 from quiesce.kafka.pauses import Pauses
 from quiesce.kafka.positions import Positions
 from quiesce.kafka.records import as_partitions, shown
@@ -32,6 +33,7 @@ class Rebalances:
         troubles: Troubles,
         revoke_bound: float,
         serve: Callable[[Consumer], bool],
+        loop_watch: LoopWatch,
     ) -> None:
         self._holdings = holdings
         self._positions = positions
@@ -39,8 +41,14 @@ class Rebalances:
         self._troubles = troubles
         self._revoke_bound = revoke_bound
         self._serve = serve
+        self._loop_watch = loop_watch
         self.closing = False
         """Nobody is waited for any more."""
+
+    @property
+    def callbacks(self) -> Mapping[str, Callable[..., None]]:
+        """As `Consumer.subscribe` takes them."""
+        return {"on_assign": self.on_assign, "on_revoke": self.on_revoke, "on_lost": self.on_lost}
 
     def on_assign(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         gained = as_partitions(partitions)
@@ -56,12 +64,15 @@ class Rebalances:
     def on_revoke(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:
         """Drain first, fence second: what is in hand may end and be committed, within the bound."""
         gone = as_partitions(partitions)
+        turned = self._loop_watch.ask()
         self._holdings.leave(gone)
         deadline = time.monotonic() + self._revoke_bound
         while self._still_in_hand(gone, deadline):
             if not self._serve(consumer):
                 with self._holdings.lock:
                     self._holdings.lock.wait(_LOOK)
+        if not turned.is_set() and self._holdings.in_hand(gone):
+            self._loop_watch.end_if_blocked(turned, f"work on {shown(gone)} has not ended, which the group takes back")
         self._let_go(gone, lost=False)
 
     def on_lost(self, consumer: Consumer, partitions: list[KafkaPartition]) -> None:

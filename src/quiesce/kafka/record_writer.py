@@ -19,9 +19,10 @@ from quiesce.kafka.settings import (
     producer_settings,
 )
 from quiesce.kafka.topic_answers import Answer, NoBrokerAnswered, ask, may_be_a_topic
-from quiesce.kafka.verdict import TOO_LARGE, about_topic, named
+from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Closed
+from quiesce.outbox.outcome import Dead
 
 _LOG = logging.getLogger("quiesce.kafka")
 
@@ -50,6 +51,14 @@ _LAST = 0.5
 
 class RecordTooLarge(QuiesceError):
     """The record is over the size limit of topic or client. It never leaves the room."""
+
+
+class RecordRefused(Unavailable):
+    """The topic takes others, and no such record, as one without a key where it is compacted."""
+
+
+class WrongTopic(Unavailable):
+    """The topic is missing, or may not be written to."""
 
 
 class RecordWriter:
@@ -103,8 +112,8 @@ class RecordWriter:
         """Returns when the brokers have it, with the offset that it got.
 
         Raises:
-            Unavailable: no ack by the deadline (it may come yet), or not as things are: no such topic, no right to
-                write to it. The message says which, and what to do.
+            Unavailable: no ack by the deadline (it may come yet), or not as things are: `WrongTopic`, `RecordRefused`.
+                The message says which, and what to do.
             RecordTooLarge: the topic, or the client, takes no record as large as this one.
             IntakeClosed: it is not open.
         """
@@ -129,6 +138,8 @@ class RecordWriter:
         if about_topic(error):
             self._known.pop(outgoing.topic, None)
             raise _wrong_topic(outgoing.topic, error)
+        if isinstance(judge(error), Dead):
+            raise RecordRefused(f"topic {outgoing.topic!r}: {named(error)}")
         if error.fatal() or error.code() in (KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             self._replace(client, named(error))
         raise Unavailable(f"topic {outgoing.topic!r}: {named(error)}")
@@ -205,6 +216,6 @@ _ADVICE: Final[Mapping[int, str]] = {
 }
 
 
-def _wrong_topic(topic: str, error: KafkaError) -> Unavailable:
+def _wrong_topic(topic: str, error: KafkaError) -> WrongTopic:
     advice = _ADVICE.get(error.code(), "does not exist. Create it: nothing here creates topics")
-    return Unavailable(f"topic {topic!r} {advice} ({named(error)})")
+    return WrongTopic(f"topic {topic!r} {advice} ({named(error)})")

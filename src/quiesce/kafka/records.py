@@ -1,5 +1,6 @@
 """From confluent-kafka's messages and partitions to ours."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Protocol, cast
@@ -8,6 +9,11 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from quiesce.inbox.record import Headers, Record, TopicPartition
+
+_LOG = logging.getLogger("quiesce.kafka")
+
+HEADERS_LOST = "quiesce-headers-lost"
+"""The one header of a record of which no header could be read, so that dead letters say so."""
 
 Fault = tuple[KafkaError, TopicPartition | None, int | None]
 """An error in place of a record, the partition and the offset that it is about."""
@@ -74,10 +80,19 @@ def _fault(message: _Fetched) -> Fault:
 
 
 def read_rest(message: Message) -> tuple[Headers, float]:
+    """The headers, and the time in seconds."""
     kind, milliseconds = message.timestamp()
-    # The stubs allow text in headers, as `produce` does; what comes from a broker is bytes.
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    return tuple(headers), 0.0 if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
+    timestamp = 0.0 if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
+    try:
+        # The stubs allow text in headers, as `produce` does; what comes from a broker is bytes.
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    except (SystemError, UnicodeError):
+        # confluent-kafka gives none of them if a single name is not UTF-8, which other clients let through. Raised
+        # from here it would end the service, and the next one at the same record.
+        place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+        _LOG.warning("%s: its headers cannot be read: the name of one is not UTF-8", place)
+        return ((HEADERS_LOST, b"a name is not UTF-8"),), timestamp
+    return tuple(headers), timestamp
 
 
 def as_record(message: Message) -> Record:

@@ -15,7 +15,7 @@ from quiesce.kafka.blocking import in_thread
 from quiesce.kafka.dead_reader import DeadReader, Shelf
 from quiesce.kafka.dead_selection import Selection
 from quiesce.kafka.record_client import Outgoing
-from quiesce.kafka.record_writer import RecordTooLarge, RecordWriter
+from quiesce.kafka.record_writer import RecordRefused, RecordTooLarge, RecordWriter, WrongTopic
 from quiesce.lifecycle.deadline import Deadline
 
 PIECE = 100
@@ -91,7 +91,7 @@ async def redrive(
 
     Raises:
         SettingsError: no such topic, or a right is missing.
-        Unavailable: brokers do not answer, or the topic to send to does not exist. What was acked until then is marked.
+        Unavailable: brokers do not answer, or there is no topic `to`. What was acked until then is marked.
     """
     if plan.to == topic:
         raise SettingsError(f"to: got {topic!r}, takes another topic than the one the letters are in")
@@ -174,7 +174,9 @@ class _Redrive:
                 waiting = page[-1].offset + 1 if waiting is None else waiting
                 break
         if not self._plan.dry_run:
-            offset = behind if waiting is None else waiting
+            # Some are refused only by the topic they are sent to.
+            refused = (letter.offset for letter, _ in self.progress.refused if letter.partition == shelf.number)
+            offset = min([behind if waiting is None else waiting, *refused])
             await in_thread("quiesce-kafka-dead", lambda: self._reader.commit(shelf, offset))
 
     def _split(self, chosen: list[Record]) -> tuple[list[Record], list[Record]]:
@@ -230,9 +232,13 @@ class _Redrive:
         for letter in letters:
             try:
                 await self._send(letter, deadline)
-            except RecordTooLarge as error:
+            except (RecordTooLarge, RecordRefused) as error:
                 sent.refused.append((letter, str(error)))
             except Unavailable as error:
+                if isinstance(error, WrongTopic) and self._plan.to is None:
+                    # Others came from elsewhere, and must not wait for it.
+                    sent.refused.append((letter, str(error)))
+                    continue
                 sent.failed = error
                 break
             else:

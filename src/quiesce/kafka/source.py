@@ -127,7 +127,8 @@ class KafkaSource:
         Returns an empty batch after a second without a record. One call at a time.
 
         Raises:
-            Unavailable: brokers, group or topics cannot be reached and have said so. It may be called again.
+            Unavailable: brokers, group or topics cannot be reached. It may be called again, and raises this after
+                each such second for as long as it lasts.
             SettingsError: the broker refused a setting of the group.
             QuiesceError: the consumer is broken for good.
             IntakeClosed: it is not open.
@@ -137,8 +138,8 @@ class KafkaSource:
             if self._member is None:
                 raise IntakeClosed(f"{self.name} is not open: nothing can be fetched")
             self._told.clear()
-            batch = self._member.take(limit, full)
             left = until - time.monotonic()
+            batch = self._member.take(limit, full, waited=left <= 0)
             if batch or left <= 0:
                 return batch
             try:

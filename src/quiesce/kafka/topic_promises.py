@@ -36,20 +36,26 @@ async def topic_promises(
     topics: Collection[str],
     *,
     max_event_bytes: int = MAX_EVENT_BYTES,
+    partitions: Mapping[str, int] | None = None,
     timeout: float = 10.0,
 ) -> list[Check]:
     """One check for the brokers and one for each topic, within about `timeout` seconds. It creates no topic.
+
+    `partitions`: how many a topic was made with. Adding some moves keys.
 
     Raises:
         SettingsError: the client does not take its settings.
     """
     settings = admin_settings(given_settings(bootstrap_or_config, {}))
     return await in_thread(
-        "quiesce-kafka-promises", lambda: _look(settings, sorted(topics), max_event_bytes, time.monotonic() + timeout)
+        "quiesce-kafka-promises",
+        lambda: _look(settings, sorted(topics), max_event_bytes, partitions or {}, time.monotonic() + timeout),
     )
 
 
-def _look(settings: dict[str, Any], topics: list[str], max_event_bytes: int, until: float) -> list[Check]:
+def _look(
+    settings: dict[str, Any], topics: list[str], max_event_bytes: int, partitions: Mapping[str, int], until: float
+) -> list[Check]:
     try:
         admin = AdminClient(settings)
     except (KafkaException, ValueError, TypeError) as error:
@@ -93,14 +99,25 @@ def _look(settings: dict[str, Any], topics: list[str], max_event_bytes: int, unt
             found.append(Check(f"topic {name}", "warn", f"its settings may not be looked at: {told}", advice))
             continue
         config = {entry.name: entry.value for entry in entries.values()}
-        found.append(_judged(name, topic, config, max_event_bytes))
+        found.append(_judged(name, topic, config, max_event_bytes, partitions.get(name)))
     return found
 
 
-def _judged(name: str, topic: _Topic, config: Mapping[str, str | None], max_event_bytes: int) -> Check:
+def _judged(
+    name: str, topic: _Topic, config: Mapping[str, str | None], max_event_bytes: int, expected: int | None = None
+) -> Check:
     in_sync = int(config.get("min.insync.replicas") or 1)
     limit = int(config.get("max.message.bytes") or 0)
     faults: list[_Fault] = []
+    if expected not in (None, topic.partitions):
+        faults.append(
+            (
+                "bad",
+                f"it was to have {expected} partitions: with another number keys have moved, and events of one key "
+                "stand in two partitions",
+                "Let consumers read to the end of all before they rely on order again, then expect the new number",
+            )
+        )
     if topic.leaderless:
         faults.append(("bad", f"{topic.leaderless} partitions have no leader", "See the brokers"))
     if in_sync < 2:

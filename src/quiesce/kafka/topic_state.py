@@ -26,6 +26,19 @@ class TopicState:
     """It must be asked about before anything more is sent."""
     told: str = ""
 
+    def learn(self, topic: str, answer: Answer) -> None:
+        """What the brokers say now. Another number of partitions moves keys, which nobody can mend behind it."""
+        before, now = self.answer.partitions, answer.partitions
+        if before and now and now != before:
+            _LOG.error(
+                "topic %r has %d partitions now, it had %d: keys have moved, so that events of one key stand in two "
+                "partitions, and a consumer may see later ones first",
+                topic,
+                now,
+                before,
+            )
+        self.answer = answer
+
     def go_wrong(self, topic: str, outcome: Outcome, now: float) -> None:
         """Nothing can go to it."""
         self.wrong = outcome

@@ -28,8 +28,8 @@ _LONGEST_PAUSE = 30.0
 """Seconds between two tries of a topic whose broker refuses us and does not tell our rights."""
 _LONGEST_WAIT = 5.0
 """Seconds until an event whose partition has no leader is offered again, at most."""
-_TRUSTED = 3600.0
-"""Seconds for which an answer counts: partitions may be added."""
+_TRUSTED = 300.0
+"""Seconds for which an answer counts: partitions may be added. librdkafka looks for them as often."""
 
 
 class Topics:
@@ -232,7 +232,7 @@ class Topics:
                 known.go_wrong(topic, judge(answer) or Retry(named(answer)), now)
                 known.ask_at = now + LOOK_AGAIN_AFTER
                 continue
-            known.answer = answer
+            known.learn(topic, answer)
             if known.refused and known.wrong is not None and answer.may_write is False:
                 known.ask_at = now + LOOK_AGAIN_AFTER
                 continue

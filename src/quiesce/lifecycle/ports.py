@@ -65,6 +65,11 @@ class Stop(Protocol):
         ...
 
     @property
+    def bound(self) -> float | None:
+        """Seconds that there will be once a stop is requested, as the budget has it; None where nobody has said."""
+        ...
+
+    @property
     def aborted(self) -> bool:
         """Whether the service has given this worker up: a cancel that comes now is an abort.
 
@@ -194,6 +199,15 @@ class NeedsResources(Protocol):
 
     @property
     def resources(self) -> Sequence[Resource[object]]: ...
+
+
+@runtime_checkable
+class TellsFigures(Protocol):
+    """A worker with something to say in the report: what it measured, and what a stop could count on."""
+
+    def figures(self) -> str:
+        """A few words, or none. It must not block; the hard deadline asks on a thread of its own."""
+        ...
 
 
 @runtime_checkable

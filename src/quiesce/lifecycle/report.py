@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
+from types import MappingProxyType
 
 from quiesce.lifecycle.events import StillRunning
 from quiesce.lifecycle.machine import Machine
@@ -42,6 +43,8 @@ class WorkerReport:
     """Seconds after T0."""
     error: str | None = None
     """What it raised; of one that was given up, why."""
+    figures: str = ""
+    """What it says of itself; empty where it says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ class ShutdownReport:
             lines.append(f"  {part.part.value:<10} {part.seconds:7.3f} s of {part.bound:g} s{mark}")
         for worker in self.workers:
             took = "" if worker.seconds is None else f" in {worker.seconds:.3f} s"
-            lines.append(f"  worker     {worker.worker}: {worker.outcome}{took}")
+            figures = f" ({worker.figures})" if worker.figures else ""
+            lines.append(f"  worker     {worker.worker}: {worker.outcome}{took}{figures}")
         for resource in self.resources:
             extra = f", {resource.undelivered} undelivered" if resource.undelivered else ""
             detail = f" ({resource.detail})" if resource.detail else ""
@@ -173,6 +177,7 @@ def compose(
     abandoned: Sequence[Abandoned] = (),
     errors: Sequence[str] = (),
     hung: Sequence[StillRunning] = (),
+    figures: Mapping[str, str] = MappingProxyType({}),
 ) -> ShutdownReport:
     """The report as it stands at `now`; parts that are not over yet are counted until then."""
     plan = machine.plan
@@ -190,6 +195,7 @@ def compose(
             worker.seconds,
             None if worker.told_at is None or worker.seconds is None else worker.told_at + worker.seconds - t0,
             worker.error or (worker.abort_cause if worker.outcome in LEFT else None),
+            figures.get(worker.ask.name, ""),
         )
         for worker in ran
     ]

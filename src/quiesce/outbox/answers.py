@@ -20,6 +20,8 @@ class Answers(Mapping[UUID, Outcome]):
         self.acked: list[int] = []
         """Places among `events`, in the order of their acks. Append to it."""
         self.refused: dict[UUID, Outcome] = {}
+        self.seconds: float | None = None
+        """From the hand-over to the last ack, where that is known: it may be told later than it came."""
         self._found: dict[UUID, Outcome] = {}
         self._looked_at = 0
 
@@ -52,3 +54,8 @@ class Answers(Mapping[UUID, Outcome]):
 def all_dispatched(outcomes: Mapping[UUID, Outcome], events: Sequence[ClaimedEvent]) -> bool:
     """Whether it is known, without a look at each, that all of exactly these events were acked."""
     return isinstance(outcomes, Answers) and outcomes.all_dispatched and outcomes.events is events
+
+
+def seconds_of(outcomes: Mapping[UUID, Outcome]) -> float | None:
+    """How long their publishing took, where the answers say so."""
+    return outcomes.seconds if isinstance(outcomes, Answers) else None

@@ -101,6 +101,10 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and "\0" not in value
 
 
+Outgoing = tuple[str, str, str, str, bytes | None, Mapping[str, str] | None]
+"""The id as text, key, topic, type, payload, and the headers of its own, None if there are none."""
+
+
 class ClaimedEvent(Protocol):
     """An event as a relay holds it between claim and settle. Never changes."""
 
@@ -115,6 +119,11 @@ class ClaimedEvent(Protocol):
     @property
     def id_text(self) -> str:
         """The same as text, in its canonical form: what goes out as the header `id`."""
+        ...
+
+    @property
+    def outgoing(self) -> Outgoing:
+        """All of it that goes out, in one go: a publisher asks a hundred thousand times a second."""
         ...
 
     @property
@@ -155,3 +164,7 @@ class PlainEvent:
     @property
     def id_text(self) -> str:
         return str(self.id)
+
+    @property
+    def outgoing(self) -> Outgoing:
+        return self.id_text, self.aggregate_id, self.topic, self.type, self.payload, self.headers or None

@@ -32,6 +32,12 @@ class InFlightChanged(Event):
     """Claimed and not settled."""
     limit: int
     """How many may be: so many as a stop can finish at the pace at which the broker answers."""
+    most: int
+    """How many may be at most, whatever is measured."""
+    pace: float | None
+    """Events a second, at least, that the broker answers; None before anything is measured."""
+    within: float
+    """Seconds that a stop has for what is in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +78,5 @@ class OutboxMeasured(Event):
     held: int
     dead: int
     paused: bool
+    owned_lanes: int | None
+    """Lanes of the log store that a relay owns; None for the row store."""

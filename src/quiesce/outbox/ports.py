@@ -132,6 +132,16 @@ class WaitsBehindDead(Protocol):
         ...
 
 
+@runtime_checkable
+class AnswersLate(Protocol):
+    """A publisher that can have several calls end at once, so that they are settled together."""
+
+    def may_answer_late(self, late: bool) -> None:
+        """Whether a call of a few events may end some hundredths of a second after its last answer; if not any more,
+        those that are answered end at once."""
+        ...
+
+
 class Publisher(Protocol):
     """Where events go. A `Resource` of part `producers`."""
 

@@ -1,7 +1,8 @@
 """A connection for the time of a statement or two: of the application's pool, or one of our own."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import asyncpg
 
@@ -35,20 +36,31 @@ class Borrowing:
         return await self._source.close(deadline) if isinstance(self._source, RelayConnections) else 0
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[AnyConnection]:
-        """
+    async def connection(self, within: float) -> AsyncIterator[AnyConnection]:
+        """A connection for so many seconds, once there is one. Then it is cut, and whoever waits on it told.
+
+        Only that ends every wait: BEGIN and ROLLBACK know no time limit, and a cancel waits for the server's word.
+
         Raises:
-            Unavailable: the server cannot be reached, or went away, or somebody else was quicker.
+            Unavailable: the server cannot be reached, went away, or hangs, or somebody else was quicker.
             SchemaMissing: a table is not there. The message names the command.
             SettingsError: the DSN is wrong, or the server refuses the user.
             IntakeClosed: it is closed.
         """
         try:
             if isinstance(self._source, RelayConnections):
-                async with _own(self._source) as connection:
-                    yield connection
+                connection = await self._source.take()
+                try:
+                    async with _cut_unless_it_answers(connection, within):
+                        yield connection
+                finally:
+                    # One that is cut is found closed when it is taken.
+                    self._source.give_back(connection)
             else:
-                async with self._source.acquire(timeout=self._timeout) as pooled:
+                async with (
+                    self._source.acquire(timeout=self._timeout) as pooled,
+                    _cut_unless_it_answers(pooled, within),
+                ):
                     yield pooled
         except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
             raise schema_missing(str(error)) from error
@@ -58,19 +70,36 @@ class Borrowing:
         except asyncpg.TransactionRollbackError as error:
             raise Unavailable(f"{self._name}: {error}") from error
 
+    @asynccontextmanager
+    async def transaction(self, within: float) -> AsyncIterator[AnyConnection]:
+        """The same with a transaction on it. Where anything fails the connection is cut: that rolls back, too."""
+        async with self.connection(within) as connection:
+            transaction = connection.transaction()
+            try:
+                await transaction.start()
+                yield connection
+                await transaction.commit()
+            except BaseException:
+                _cut(connection)
+                raise
+
 
 @asynccontextmanager
-async def _own(connections: RelayConnections) -> AsyncIterator[AnyConnection]:
-    connection = await connections.take()
+async def _cut_unless_it_answers(connection: AnyConnection, within: float) -> AsyncIterator[None]:
+    timer = asyncio.get_running_loop().call_later(within, _cut, connection)
     try:
-        yield connection
+        yield
     except asyncpg.PostgresError:
-        # The server's word on a statement. One that says that the connection ends is found closed when it is taken.
-        connections.give_back(connection)
+        # The server's word on a statement.
         raise
     except BaseException:
         # It may be in the middle of anything.
-        connection.terminate()
+        _cut(connection)
         raise
-    else:
-        connections.give_back(connection)
+    finally:
+        timer.cancel()
+
+
+def _cut(connection: AnyConnection) -> None:
+    with suppress(asyncpg.InterfaceError):
+        connection.terminate()

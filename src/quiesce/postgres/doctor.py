@@ -24,6 +24,9 @@ _SERVER: tuple[tuple[str, _Look], ...] = (
 )
 _OUTBOX: tuple[tuple[str, _Look], ...] = (("autovacuum", vacuum), ("outbox", outbox))
 
+_OF_TABLES = {"schema", *(name for name, _ in _OUTBOX)}
+_RIGHTS = "`quiesce outbox schema apply --grants operator=ROLE` prints what the role that asks needs"
+
 _TOPICS = """
 SELECT DISTINCT topic FROM (
     (SELECT e.topic FROM generate_series(0, 15) AS number CROSS JOIN LATERAL (
@@ -68,7 +71,8 @@ async def _guarded(name: str, look: _Look, db: Connection) -> list[Check]:
     try:
         return await look(db)
     except asyncpg.InsufficientPrivilegeError as error:
-        return [Check(name, "warn", f"may not be looked at: {error}", "GRANT pg_monitor to the role that asks")]
+        advice = _RIGHTS if name in _OF_TABLES else "GRANT pg_monitor to the role that asks"
+        return [Check(name, "warn", f"may not be looked at: {error}", advice)]
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         return [Check(name, "bad", f"a part of the tables is missing: {error}", "See: quiesce outbox schema validate")]
     except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError) as error:

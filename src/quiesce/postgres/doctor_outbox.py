@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from quiesce.outbox.checks import Check, Verdict
 from quiesce.postgres import waiting
 from quiesce.postgres.driver import Connection
+from quiesce.postgres.lane_statements import LANES
+from quiesce.postgres.mapped_tables import mapped_tables
 from quiesce.postgres.outbox_status import Lane, OutboxStatus, status
 from quiesce.postgres.server_identity import replaced
 
@@ -20,6 +22,14 @@ _REASONS = """
 SELECT left(reason, 100) AS reason, count(*) AS events FROM outbox_parked WHERE state = 'dead'
 GROUP BY 1 ORDER BY 2 DESC LIMIT 3
 """
+# By the primary key, from both ends.
+_BEYOND = """
+SELECT lane FROM (
+    (SELECT lane FROM outbox_event WHERE lane >= $1 ORDER BY lane, position LIMIT 1)
+    UNION ALL
+    (SELECT lane FROM outbox_event WHERE lane < 0 ORDER BY lane, position LIMIT 1)
+) AS beyond LIMIT 1
+"""
 _ASIDE = """
 SELECT lane, count(*) AS events FROM outbox_parked WHERE state IN ('retry', 'held')
 GROUP BY lane ORDER BY 2 DESC LIMIT 1
@@ -29,14 +39,22 @@ GROUP BY lane ORDER BY 2 DESC LIMIT 1
 async def outbox(db: Connection) -> list[Check]:
     """All of it."""
     now = await status(db, count_to=20_000)
-    checks = [_store(now), await _same_database(db), _pause(now), _backlog(now), await _dead(db, now)]
+    checks = [
+        _store(now, await mapped_tables(db)),
+        await _same_database(db),
+        _pause(now),
+        _backlog(now),
+        await _dead(db, now),
+    ]
     checks.append(await _aside(db))
     if now.store == "log":
-        checks += _lanes(now.lanes)
+        checks += _lanes(now.lanes, await db.fetchval(_BEYOND, LANES))
     return checks
 
 
-def _store(now: OutboxStatus) -> Check:
+def _store(now: OutboxStatus, mapped: str) -> Check:
+    if now.store is None and mapped:
+        return Check("store", "warn", f"no relay has ever opened this outbox; {mapped}", "Drop the tables nobody uses")
     if now.store is None:
         verdict: Verdict = "warn" if now.waiting.events else "ok"
         return Check(
@@ -49,8 +67,10 @@ def _store(now: OutboxStatus) -> Check:
 
 
 async def _same_database(db: Connection) -> Check:
-    if await waiting.store_of(db) == "row":
-        return Check("same database", "ok", "the row store does not depend on it")
+    kind = await waiting.recorded_store(db)
+    if kind != "log":
+        told = "the row store does not depend on it" if kind else "no relay has opened this outbox"
+        return Check("same database", "ok", told)
     why = (await replaced(db)).why
     if why:
         return Check(
@@ -113,13 +133,19 @@ async def _aside(db: Connection) -> Check:
     )
 
 
-def _lanes(lanes: Sequence[Lane]) -> list[Check]:
+def _lanes(lanes: Sequence[Lane], beyond: int | None) -> list[Check]:
     free = [lane for lane in lanes if lane.owner is None]
     stuck = [lane for lane in free if lane.waiting.events]
     shares = Counter(lane.owner for lane in lanes if lane.owner is not None)
-    if len(lanes) < 16:
+    if [lane.number for lane in lanes] != list(range(LANES)):
+        told = f"outbox_lane has {len(lanes)} rows, should have {LANES}: their number is fixed"
+        owned = Check("lanes", "bad", told, "See: quiesce outbox schema validate, quiesce outbox schema show")
+    elif beyond is not None:
         owned = Check(
-            "lanes", "bad", f"outbox_lane has {len(lanes)} rows, should have 16", "quiesce outbox schema show"
+            "lanes",
+            "bad",
+            f"events stand in lane {beyond}, which no relay reads: there are {LANES}, and their number is fixed",
+            "Make outbox_lane() as it was, see: quiesce outbox schema validate; then write those events anew",
         )
     elif stuck:
         numbers = ", ".join(str(lane.number) for lane in stuck)
@@ -130,7 +156,7 @@ def _lanes(lanes: Sequence[Lane]) -> list[Check]:
         told = ", ".join(f"{owner}: {count}" for owner, count in shares.most_common())
         owned = Check("lanes", "warn", f"unevenly shared: {told}", "It evens out in seconds; else see the relays' logs")
     else:
-        owned = Check("lanes", "ok", f"{16 - len(free)} of 16 owned, by {len(shares)} relays")
+        owned = Check("lanes", "ok", f"{LANES - len(free)} of {LANES} owned, by {len(shares)} relays")
     total = sum(lane.waiting.events for lane in lanes)
     fullest = max(lanes, key=lambda lane: lane.waiting.events, default=None)
     if fullest is not None and total >= HOT_LEAST and fullest.waiting.events > total / 2:

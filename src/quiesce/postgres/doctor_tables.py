@@ -3,9 +3,10 @@
 import re
 
 from quiesce.outbox.checks import Check
-from quiesce.outbox.schema_steps import TABLES
-from quiesce.postgres import schema
+from quiesce.outbox.schema_steps import OUTBOX, TABLES
+from quiesce.postgres import migrating, schema
 from quiesce.postgres.driver import Connection
+from quiesce.postgres.mapped_tables import mapped_tables
 
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX IF NOT EXISTS (\w+)")
 
@@ -32,8 +33,12 @@ async def tables(db: Connection) -> list[Check]:
     """Whether they are there, at this package's version, with all their indexes."""
     version, latest = await schema.applied_version(db), schema.latest_version()
     if version < latest:
+        if (foreign := await migrating.foreign(db, OUTBOX)) is not None:
+            advice = "The log store and these checks know their own tables only; add ?search_path= where they are"
+            return [Check("schema", "bad", foreign, advice)]
         told = f"version {version}, this package needs {latest}" if version else "there are none"
-        return [Check("schema", "bad", told, "Run: quiesce outbox schema apply")]
+        beside = "" if version else await mapped_tables(db)
+        return [Check("schema", "bad", "; ".join(filter(None, (told, beside))), "Run: quiesce outbox schema apply")]
     usable = {row["name"]: row["usable"] for row in await db.fetch(_INDEXES, list(TABLES))}
     wanted = {*_INDEX.findall(schema.show()), "outbox_event_pkey", "outbox_parked_pkey"}
     missing = sorted(wanted - usable.keys())

@@ -21,7 +21,7 @@ HEADERS = 6
 """The place of the column with the headers, as JSON; NULL where there are none."""
 
 
-def _column(place: int) -> Any:
+def _column(place: int | slice) -> Any:
     return property(itemgetter(place))
 
 
@@ -32,6 +32,7 @@ class EventRow(asyncpg.Record):
 
     position = _column(0)
     id_text = _column(1)
+    outgoing = _column(slice(1, HEADERS + 1))
     aggregate_id = _column(2)
     topic = _column(3)
     type = _column(4)

@@ -16,7 +16,7 @@ _RIGHTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("SELECT, UPDATE (dispatched_at, dead_at), DELETE", "outbox_event"),
         ("SELECT, INSERT, UPDATE, DELETE", "outbox_parked"),
         ("SELECT, UPDATE", "outbox_lane"),
-        ("SELECT, UPDATE (store, system_identifier, timeline)", "outbox_control"),
+        ("SELECT, UPDATE (store, system_identifier, timeline, database_oid, table_oid)", "outbox_control"),
     ),
     # `xid` is for `rebase`.
     "operator": (

@@ -57,12 +57,15 @@ class PoolTransaction:
 
     async def roll_back(self) -> None:
         transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            # At the latest the server rolls back when it notices the end of the connection.
-            with suppress(Exception):
-                async with asyncio.timeout(_GOODBYE):
-                    await transaction.rollback()
-        await self._give_back()
+        try:
+            if transaction is not None:
+                # At the latest the server rolls back when it notices the end of the connection.
+                with suppress(Exception):
+                    async with asyncio.timeout(_GOODBYE):
+                        await transaction.rollback()
+        finally:
+            # Also when it is cancelled here once more: a connection that is not given back is lost to its pool.
+            await self._give_back()
 
     @asynccontextmanager
     async def _savepoint(self) -> Any:

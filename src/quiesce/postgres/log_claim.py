@@ -82,8 +82,8 @@ class LogClaim:
             return counted
         self._open = False
         self.outcomes = outcomes
-        # Shielded: whoever gives up waiting does not take back what the broker has acked.
-        await asyncio.shield(self._record(self))
+        # A task of its own records it: whoever gives up waiting does not take back what the broker has acked.
+        await self._record(self)
         lost = {log.lost for log in self.logs.values() if log.lost}
         if lost:
             raise ClaimLost(f"{len(lost)} of {len(self.logs)} lanes of the claim were lost: {'; '.join(sorted(lost))}")
@@ -93,7 +93,7 @@ class LogClaim:
         """For a claim that has nothing to hand out: sets aside what it has passed over."""
         self._open = False
         self.outcomes = {}
-        await asyncio.shield(self._record(self))
+        await self._record(self)
 
     async def release(self) -> None:
         """See the port. Nothing is asked of the database."""
@@ -108,7 +108,7 @@ class LogClaim:
             log.free_parked(row)
         for part in reversed(self.parts):
             part.log.release(part)
-        self._ended(self)
+        self.end()
         return True
 
     def plan(self, now: float) -> None:
@@ -121,6 +121,8 @@ class LogClaim:
 
     def end(self) -> None:
         self._ended(self)
+        # Each part knows its claim: the events of claim after claim would stay until the garbage is looked for.
+        self.parts.clear()
 
 
 def _counted(events: Sequence[ClaimedEvent], outcomes: Mapping[UUID, Outcome]) -> Settled:

@@ -27,9 +27,11 @@ _MOST = 100
 
 _MOST_BYTES = 256 * 1024
 
-_ONE_STATEMENT = 0.1
-"""Seconds that one statement waits, at most: it holds a snapshot meanwhile. Also how late it is seen at most that
-something was set aside."""
+_ONE_STATEMENT = 0.25
+"""Seconds that one statement waits, at most: it holds a snapshot meanwhile."""
+
+_WITH_PARKED = 0.1
+"""The same while something is set aside: how late it is seen, at most, that it is due."""
 
 _GRACE = 5.0
 """Seconds that the server may take longer."""
@@ -93,7 +95,8 @@ class LogWatch:
                 cursors.append(log.reading)
                 parked += log.parked.count
             try:
-                rows = await self._ask(logs, cursors, min(left, self._longest), every, pause)
+                longest = min(self._longest, _WITH_PARKED) if parked else self._longest
+                rows = await self._ask(logs, cursors, min(left, longest), every, pause)
                 pause = every
             except CONNECTION_LOST as error:
                 if woken.is_set():

@@ -1,9 +1,12 @@
 """Tables of ours, brought to this package's version through asyncpg."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import asyncpg
 
 from quiesce.errors import SettingsError, Unavailable
-from quiesce.migrations import LOCK, Tables
+from quiesce.migrations import LOCK, Migration, Tables
 from quiesce.postgres.driver import AnyConnection
 
 
@@ -15,6 +18,24 @@ async def applied_version(connection: AnyConnection, tables: Tables) -> int:
     return int(version)
 
 
+async def foreign(connection: AnyConnection, tables: Tables) -> str | None:
+    """Says so where the main table is there, and was not made by this package; None else."""
+    there = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", tables.main)
+    if not there or await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", tables.versions):
+        return None
+    return f"a table {tables.main} is there that this package did not make: no {tables.versions} is beside it"
+
+
+async def pending(connection: AnyConnection, tables: Tables) -> list[Migration]:
+    """The steps that `apply` would run. Changes nothing.
+
+    Raises:
+        SettingsError: the user may not look, or a table of that name is there that is not ours.
+    """
+    with _refusals_told(tables):
+        return await _pending(connection, tables)
+
+
 async def apply(connection: AnyConnection, tables: Tables, lock_timeout: float) -> int:
     """Brings the tables to the version of this package and returns the version they then have.
 
@@ -24,24 +45,18 @@ async def apply(connection: AnyConnection, tables: Tables, lock_timeout: float) 
 
     Raises:
         Unavailable: another process, or a statement on the tables, held a lock for longer.
-        SettingsError: the user may not create tables here.
+        SettingsError: the user may not create tables here, or what is there is not what this package made.
     """
     try:
-        async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = {max(1, round(lock_timeout * 1000))}")
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-            applied = await applied_version(connection, tables)
-            for step in tables.migrations():
-                if step.version > applied:
+        with _refusals_told(tables):
+            async with connection.transaction():
+                await connection.execute(f"SET LOCAL lock_timeout = {max(1, round(lock_timeout * 1000))}")
+                await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+                for step in await _pending(connection, tables):
                     await connection.execute(step.sql)
-            return max(applied, tables.latest_version())
+                return await applied_version(connection, tables)
     except asyncpg.LockNotAvailableError as error:
         raise Unavailable(f"the tables were locked by somebody else for {lock_timeout:g} s") from error
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise SettingsError(
-            f"database user: may not create the tables ({error}). Takes a user who owns the schema; "
-            f"`quiesce {tables.part} schema show` prints the SQL for somebody else to run"
-        ) from error
 
 
 async def behind(connection: AnyConnection, tables: Tables) -> str | None:
@@ -50,3 +65,31 @@ async def behind(connection: AnyConnection, tables: Tables) -> str | None:
     if version >= tables.latest_version():
         return None
     return f"its version is {version}, this package needs {tables.latest_version()}" if version else ""
+
+
+async def _pending(connection: AnyConnection, tables: Tables) -> list[Migration]:
+    if (told := await foreign(connection, tables)) is not None:
+        raise SettingsError(
+            f"{tables.apply_command}: {told}. Rename it, or put ours into another schema: ?search_path=NAME in the DSN"
+        )
+    applied = await applied_version(connection, tables)
+    return [step for step in tables.migrations() if step.version > applied]
+
+
+@contextmanager
+def _refusals_told(tables: Tables) -> Iterator[None]:
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise SettingsError(
+            f"database user: may not create the tables ({error}). Takes a user who owns the schema; "
+            f"`quiesce {tables.part} schema show` prints the SQL for somebody else to run"
+        ) from error
+    except asyncpg.InvalidSchemaNameError as error:
+        raise SettingsError(f"{tables.apply_command}: {error}. Takes a schema that is there: CREATE SCHEMA") from error
+    except asyncpg.SyntaxOrAccessError as error:
+        # Such as a column, a view or a function of another kind in the place of ours.
+        raise SettingsError(
+            f"{tables.apply_command}: what is there is not what this package made, and nothing was done: {error}. "
+            f"`quiesce {tables.part} schema validate` tells the differences"
+        ) from error

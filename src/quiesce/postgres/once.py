@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 
 from quiesce.cancelling import ROLLBACK_BOUND
-from quiesce.errors import QuiesceError, SettingsError
+from quiesce.errors import QuiesceError, SettingsError, TransactionAborted
 from quiesce.inbox.event_id import event_id_of
-from quiesce.inbox.once import EventId, Once, once_each
+from quiesce.inbox.once import SWALLOWED, EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
-from quiesce.inbox.outage import away, meaning_of
+from quiesce.inbox.outage import away, hangs, meaning_of
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Pool, Proxy
 from quiesce.postgres.inbox import inbox_entry, mark_entries
@@ -70,6 +70,7 @@ async def _transaction(pool: Pool) -> AsyncIterator[Proxy]:
             began = True
             try:
                 yield connection
+                await _refuse_aborted(connection)
             except BaseException as error:
                 await _roll_back(connection, transaction, error)
                 raise
@@ -81,10 +82,23 @@ async def _transaction(pool: Pool) -> AsyncIterator[Proxy]:
                 if (meaning := meaning_of(error, lost=_is_gone(connection))) is not None:
                     raise meaning from error
                 raise
+    except asyncio.CancelledError as cancelled:
+        if not began:
+            hangs(cancelled, "the begin of a transaction")
+        raise
     except Exception as error:
         if began or isinstance(error, QuiesceError):
             raise
         raise away(error) from error
+
+
+async def _refuse_aborted(connection: Proxy) -> None:
+    """The server answers the commit of an aborted transaction by a rollback, and asyncpg hands out neither that answer
+    nor the transaction's state. So it costs a round trip to know."""
+    try:
+        await connection.execute("SELECT 1")
+    except asyncpg.InFailedSQLTransactionError as error:
+        raise TransactionAborted(SWALLOWED) from error
 
 
 async def _roll_back(connection: Proxy, transaction: Any, error: BaseException) -> None:
@@ -96,6 +110,7 @@ async def _roll_back(connection: Proxy, transaction: Any, error: BaseException) 
     except CONNECTION_LOST as lost:
         if isinstance(error, Exception):
             raise away(lost) from error
+        hangs(error, "a rollback")
         _cut(connection)
     if isinstance(error, Exception) and (meaning := meaning_of(error, lost=_is_gone(connection))) is not None:
         raise meaning from error

@@ -49,7 +49,8 @@ async def operating(dsn: str, *, require: bool = True, tables: Tables = OUTBOX) 
 
     Raises:
         Unavailable: the server cannot be reached, or a statement took longer than `TIMEOUT` or waited for a lock.
-        SettingsError: the DSN is wrong or leads to a standby, or the user may not do this.
+        SettingsError: the DSN is wrong or leads to a standby, the user may not do this, or a value is beyond what
+            PostgreSQL takes.
         SchemaMissing: the tables are not there. The message names the command.
     """
     connection = await open_connection(_Operator(), dsn, tables.part, _CONNECT_TIMEOUT)
@@ -77,6 +78,10 @@ async def _errors_in_one_line(tables: Tables) -> AsyncIterator[None]:
             else "`quiesce outbox schema apply --grants operator=ROLE` prints what an operator needs"
         )
         raise SettingsError(f"database user: may not do this ({error}). {advice}") from error
+    except asyncpg.DataError as error:
+        # Such as bytes that are no text, or an instant or an age beyond what PostgreSQL has.
+        told = ascii(str(error))[1:-1]
+        raise SettingsError(f"a value that PostgreSQL does not take, and nothing was done: {told}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
         raise SettingsError(f"--dsn: leads to a server that takes no writes ({error}). Takes the primary") from error
     except asyncpg.QueryCanceledError as error:

@@ -11,7 +11,10 @@ from quiesce.postgres.server_identity import server_identity
 
 _READ = "SELECT store, system_identifier FROM outbox_control"
 _TAKE = "UPDATE outbox_control SET store = $1 WHERE store IS NULL"
-_RECORD = "UPDATE outbox_control SET system_identifier = $1, timeline = $2 WHERE system_identifier IS NULL"
+_RECORD = """
+UPDATE outbox_control SET system_identifier = $1, timeline = $2, database_oid = $3, table_oid = $4
+WHERE system_identifier IS NULL
+"""
 _LANES = "SELECT count(*), count(*) FILTER (WHERE moved_at IS NOT NULL OR last > 0) FROM outbox_lane"
 # Row stores mark in the order of position, so the ends of each lane tell; a walk over all would take too long.
 _MARKED = """
@@ -55,7 +58,7 @@ async def take_table(connection: AnyConnection, kind: Literal["row", "log"], nam
             await _check_lanes(connection, name)
             if system_identifier is None:
                 now = await server_identity(connection)
-                await connection.execute(_RECORD, now.system_identifier, now.timeline)
+                await connection.execute(_RECORD, now.system_identifier, now.timeline, now.database_oid, now.table_oid)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         # One of the tables was dropped by hand: the version alone does not tell.
         raise schema.missing(str(error)) from error

@@ -1,7 +1,6 @@
 """The log store: events are never updated; a cursor a lane says how far they were read."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +8,7 @@ from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
-from quiesce.postgres import log_statements as sql
+from quiesce.postgres.claim_slots import ClaimSlots
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
@@ -21,15 +20,11 @@ from quiesce.postgres.log_intake import LogIntake
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_owned import DeadPolicies, DeadPolicy, OwnedLogs
 from quiesce.postgres.log_reader import Pages
+from quiesce.postgres.log_tending import LogTending
 from quiesce.postgres.log_watch import LogWatch
 from quiesce.postgres.log_writer import LogWriter
 from quiesce.postgres.outbox_control import take_table
 from quiesce.postgres.store_settings import take_numbers, take_seconds
-
-logger = logging.getLogger("quiesce.postgres")
-
-_LOOK_EVERY = 1.0
-"""Seconds between two looks at what operators may have done."""
 
 _EVERY_LANE = 1.0
 """Seconds between two claims that look for themselves, at least. Those between take what a watch has read."""
@@ -79,7 +74,6 @@ class OutboxLog:
         self.name = name
         self.part = Part.POOLS
         self._dsn = dsn
-        self._claims = claims
         self._statement_timeout = statement_timeout
         self._connect_timeout = connect_timeout
         self._takeover_after = takeover_after
@@ -100,16 +94,15 @@ class OutboxLog:
         )
         self._intake = LogIntake(name, self._connections, self._owned, max_claim_bytes, self._refuse_closed)
         self._watch = LogWatch(name, self._connections, statement_timeout)
+        self._tending = LogTending(
+            name, self._connections, self._owned, self._writer, lambda: self._lanes, statement_timeout
+        )
         self._open: set[LogClaim] = set()
-        self._slots = asyncio.Semaphore(claims)
+        self._slots = ClaimSlots(name, claims, statement_timeout)
         # One claim at a time, so that the order of claims is the order of positions within a key.
         self._turn = asyncio.Lock()
         self._number = 0
-        self._look_at = 0.0
         self._every_lane_at = 0.0
-        self._paused = False
-        self._suspect: set[int] = set()
-        self._lost_at = float("-inf")
         self._closing = False
 
     def __repr__(self) -> str:
@@ -122,7 +115,7 @@ class OutboxLog:
             connect_timeout=self._connect_timeout,
             statement_timeout=self._statement_timeout,
             takeover_after=self._takeover_after,
-            on_lost=self._note_loss,
+            on_lost=lambda _: self._tending.lanes_lost(),
             busy=self._owned.busy,
             on_change=self.end_watch,
         )
@@ -191,7 +184,7 @@ class OutboxLog:
             As `claim`.
         """
         self._refuse_closed()
-        logs = [] if self._paused else self._owned.readable(self._lanes.wants_rid_of)
+        logs = [] if self._tending.paused else self._owned.readable(self._lanes.wants_rid_of)
         return await self._watch.wait(logs, seconds, every, pause)
 
     def end_watch(self) -> None:
@@ -210,15 +203,15 @@ class OutboxLog:
         if limit < 1:
             raise ValueError(f"limit: got {limit}, takes 1 or more")
         self._refuse_closed()
-        await self._take_slot()
+        await self._slots.take()
         self._number += 1
         claim = LogClaim(self._number, self._writer.submit, self._note_end)
         self._open.add(claim)
         handed_over = False
         try:
             async with self._turn:
-                await self._tend()
-                if not self._paused:
+                await self._tending.tend()
+                if not self._tending.paused:
                     early = self._take_early()
                     unwanted = self._lanes.wants_rid_of
                     if early is not None:
@@ -230,18 +223,6 @@ class OutboxLog:
             # An empty one has ended already, and so has one that failed on its way.
             if not handed_over:
                 claim.give_back()
-
-    async def _take_slot(self) -> None:
-        if not self._slots.locked():
-            await self._slots.acquire()
-            return
-        try:
-            async with asyncio.timeout(self._statement_timeout):
-                await self._slots.acquire()
-        except TimeoutError as error:
-            raise Unavailable(
-                f"{self.name}: all {self._claims} claims stayed open for {self._statement_timeout} s"
-            ) from error
 
     def _take_early(self) -> Pages | None:
         """What the watch has read. From time to time every lane is looked at all the same."""
@@ -255,43 +236,15 @@ class OutboxLog:
         if self._closing:
             raise IntakeClosed(f"{self.name} is closed")
 
-    async def _tend(self) -> None:
-        now = time.monotonic()
-        if self._owned.unfinished() and now < self._lost_at + self._statement_timeout:
-            # Lanes were lost and would be ours again at once; then what is still in flight could not be recorded.
-            return
-        if self._suspect:
-            suspect = frozenset(self._suspect)
-            await self._lanes.let_go(suspect)
-            self._suspect -= suspect
-        await self._lanes.tend()
-        self._suspect.update(await self._owned.adopt())
-        if now >= self._look_at:
-            async with self._writer.turn:
-                rows = await self._connections.fetch(sql.PAUSED)
-                await self._owned.look()
-            # Where much is set aside a look takes a while, and must not be most of what is done.
-            self._look_at = now + max(_LOOK_EVERY, 5 * (time.monotonic() - now))
-            if self._paused != rows[0][0]:
-                self._paused = rows[0][0]
-                logger.warning("%s: %s", self.name, "paused by an operator" if self._paused else "no longer paused")
-
     def _note_end(self, claim: LogClaim) -> None:
         if claim in self._open:
             self._open.remove(claim)
-            self._slots.release()
+            self._slots.give_back()
             self._writer.look()
             if not all(log.read_out for log in claim.logs.values()):
                 # Something was given back.
                 self._watch.wake()
 
     def _note_lost(self, logs: Sequence[LaneLog]) -> None:
-        """Nobody knows what is recorded in these, or somebody else has taken them."""
-        for why in {log.lost for log in logs}:
-            lanes = ", ".join(str(log.lane) for log in logs if log.lost == why)
-            logger.warning("%s: what was read from lane %s is given up and read again: %s", self.name, lanes, why)
-        self._suspect.update(log.lane for log in logs if self._owned.owns(log))
+        self._tending.give_up(logs)
         self._watch.wake()
-
-    def _note_loss(self, lanes: frozenset[int]) -> None:
-        self._lost_at = time.monotonic()

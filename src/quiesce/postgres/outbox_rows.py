@@ -16,6 +16,7 @@ from quiesce.lifecycle.ports import Closed
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.postgres import row_statements as sql
 from quiesce.postgres import schema
+from quiesce.postgres.claim_slots import ClaimSlots
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
@@ -80,8 +81,7 @@ class OutboxRows:
         self._statements = sql.statements(sql.OWN)
         self._connections = RelayConnections(dsn, name, connect_timeout)
         self._open: list[RowClaim] = []
-        self._slots = asyncio.Semaphore(claims)
-        self._claims = claims
+        self._slots = ClaimSlots(name, claims, claim_bound)
         # One claim statement at a time, so that the order of claims is the order of positions within a key.
         self._turn = asyncio.Lock()
         # Keys given back by an open claim while a claim statement runs.
@@ -143,13 +143,7 @@ class OutboxRows:
         """See the port. Waits up to `claim_bound` seconds when `claims` claims are open."""
         if limit < 1:
             raise ValueError(f"limit: got {limit}, takes 1 or more")
-        try:
-            async with asyncio.timeout(self._claim_bound):
-                await self._slots.acquire()
-        except TimeoutError as error:
-            raise Unavailable(
-                f"{self.name}: all {self._claims} claims stayed open for {self._claim_bound} s"
-            ) from error
+        await self._slots.take()
         handed_over = False
         try:
             async with self._turn:
@@ -158,7 +152,7 @@ class OutboxRows:
             return claim
         finally:
             if not handed_over:
-                self._slots.release()
+                self._slots.give_back()
 
     async def _claim(self, limit: int) -> RowClaim:
         reused = self._connections.has_idle
@@ -262,7 +256,7 @@ class OutboxRows:
 
     def _note_end(self, claim: RowClaim, usable: Connection | None) -> None:
         self._open.remove(claim)
-        self._slots.release()
+        self._slots.give_back()
         self._connections.give_back(usable)
 
 

@@ -63,4 +63,5 @@ class OutboxWatch:
             now.parked["held"],
             now.parked["dead"],
             now.paused is not None,
+            sum(lane.owner is not None for lane in now.lanes) if now.store == "log" else None,
         )

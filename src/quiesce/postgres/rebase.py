@@ -72,7 +72,7 @@ _SEE = """
 UPDATE outbox_lane SET seen = pg_current_snapshot(), until = NULL, at = NULL, epoch = epoch + 1, owner = NULL,
     owned_at = NULL
 """
-_RECORD = "UPDATE outbox_control SET system_identifier = $1, timeline = $2"
+_RECORD = "UPDATE outbox_control SET system_identifier = $1, timeline = $2, database_oid = $3, table_oid = $4"
 
 
 async def look(connection: AnyConnection) -> Rebased:
@@ -87,10 +87,10 @@ async def look(connection: AnyConnection) -> Rebased:
 
 
 async def rebase(connection: AnyConnection, choice: Choice, *, said_by: str, anyway: bool = False) -> Rebased:
-    """Sets cursors, system identifier and timeline anew, in one transaction, with its row in the audit.
+    """Sets cursors, and what they belong to, anew, in one transaction, with its row in the audit.
 
     Writers may go on meanwhile: what commits later is new to the cursors. `anyway` skips also where nothing says that
-    the database was replaced, as with a copy in the same cluster.
+    the database was replaced.
 
     Raises:
         SettingsError: the table belongs to the row store, or this server is a standby, or events would be skipped in
@@ -114,7 +114,8 @@ async def rebase(connection: AnyConnection, choice: Choice, *, said_by: str, any
             await connection.execute(_FORGET)
             await connection.execute(_SKIP)
         await connection.execute(_SEE)
-        await connection.execute(_RECORD, found.replaced.now.system_identifier, found.replaced.now.timeline)
+        now = found.replaced.now
+        await connection.execute(_RECORD, now.system_identifier, now.timeline, now.database_oid, now.table_oid)
         detail = {
             "choice": choice,
             "why": found.replaced.why,

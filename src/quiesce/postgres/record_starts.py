@@ -1,37 +1,27 @@
 """Starts of records, counted in PostgreSQL, where the count outlives the process."""
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import uuid4
 
 import asyncpg
 
 from quiesce.errors import QuiesceError, Unavailable
 from quiesce.inbox.record import Record
-from quiesce.inbox.starts import Begun, Stretch, Suspects
+from quiesce.inbox.starts import Begun, Suspects
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
 from quiesce.postgres.borrowing import Borrowing
-from quiesce.postgres.driver import AnyConnection, Pool
-from quiesce.postgres.start_statements import APPEAR, LOOK, NOTE, TAKE
+from quiesce.postgres.driver import Pool
+from quiesce.postgres.start_table import STATEMENT, Place, StartTable
 
 _LOG = logging.getLogger("quiesce.postgres")
 
-_STATEMENT = 5.0
-"""Seconds for one statement."""
 _TURNS = 5
 """How often a partition may be taken from us during one call."""
-
-
-class _Place(NamedTuple):
-    consumer: str
-    topic: str
-    partition: int
 
 
 class RecordStarts:
@@ -49,12 +39,13 @@ class RecordStarts:
         self.name = name
         self.part = Part.POOLS
         self._owner = str(uuid4())
-        self._places: dict[_Place, Begun] = {}
-        self._kept: dict[_Place, set[int]] = {}
+        self._places: dict[Place, Begun] = {}
+        self._kept: dict[Place, set[int]] = {}
         """What ends this process: `close` does not take it for over."""
         self._in_turn = asyncio.Lock()
         self._told = False
         self._borrowing = Borrowing(dsn_or_pool, name, connect_timeout)
+        self._table = StartTable(self._borrowing, self._owner)
 
     async def open(self) -> "RecordStarts":
         """Makes sure that the table is there.
@@ -65,7 +56,7 @@ class RecordStarts:
             SettingsError: the DSN is wrong, or the server refuses the user.
         """
         self._borrowing.reopen()
-        await self._look(())
+        await self._table.look()
         return self
 
     async def close(self, deadline: Deadline) -> Closed:
@@ -76,13 +67,12 @@ class RecordStarts:
         if left:
             for place, begun in left.items():
                 begun.end(begun.in_hand - kept.get(place, set()))
-            bound = min(_STATEMENT, deadline.remaining(time.monotonic()))
+            bound = min(STATEMENT, max(0.0, deadline.remaining(time.monotonic())))
             try:
                 async with asyncio.timeout(bound):
-                    lost = await self._write({place: (begun, begun.with_more(())) for place, begun in left.items()})
-                    # Where something did end this process, its successor is right to take it for dead.
-                    if alive := [place for place in lost if not kept.get(place)]:
-                        await self._withdraw(alive)
+                    # Cut a little before a cancel would come: what was sent to a server that hangs is carried out once
+                    # it goes on, and a cancel would ask it not to.
+                    await self._note_over(left, kept, 0.9 * bound)
             except (QuiesceError, asyncpg.PostgresError, TimeoutError) as error:
                 told = "%s: cannot note that this stop is no death, of records of %d partitions: %s"
                 _LOG.warning(told, self.name, len(left), error)
@@ -103,7 +93,7 @@ class RecordStarts:
             new = [place for place in offsets if alone or place not in self._places]
             for _ in range(_TURNS):
                 if new:
-                    await self._take_over(new)
+                    await self._table.take_over(new, self._places)
                 earlier = self._earlier(consumer, records, offsets)
                 if any(earlier) and not alone:
                     return earlier
@@ -134,15 +124,27 @@ class RecordStarts:
             async with self._in_turn:
                 await self._note_idle(idle)
 
-    async def _note_idle(self, places: Iterable[_Place]) -> None:
+    async def probe(self) -> None:
+        """See `AnswersProbes.probe`."""
+        await self._table.look()
+
+    async def _note_over(self, left: Mapping[Place, Begun], kept: Mapping[Place, set[int]], within: float) -> None:
+        lost = await self._table.write({place: (begun, begun.with_more(())) for place, begun in left.items()}, within)
+        # Where something did end this process, its successor is right to take it for dead.
+        if alive := [place for place in lost if not kept.get(place)]:
+            await self._table.withdraw(alive, within)
+
+    async def _note_idle(self, places: Iterable[Place]) -> None:
         known = ((place, self._places.get(place)) for place in places)
         # More may have been begun meanwhile.
         notes = {place: (begun, None) for place, begun in known if begun is not None and not begun.in_hand}
         if not notes:
             return
         try:
-            if lost := await self._write(notes):
-                await self._withdraw(lost)
+            if lost := await self._table.write(notes):
+                for place in lost:
+                    self._places.pop(place, None)
+                await self._table.withdraw(lost)
         except (QuiesceError, asyncpg.PostgresError) as error:
             # The next note of the partition makes up for it. A process that dies before makes its successor careful
             # with records that are not to blame, and no more.
@@ -152,87 +154,27 @@ class RecordStarts:
         else:
             self._told = False
 
-    def _earlier(self, consumer: str, records: Sequence[Record], places: Iterable[_Place]) -> Sequence[int]:
+    def _earlier(self, consumer: str, records: Sequence[Record], places: Iterable[Place]) -> Sequence[int]:
         suspects = {place: begun.suspects for place in places if (begun := self._places[place]).suspects}
         if not suspects:
             return [0] * len(records)
         unsuspected = Suspects()
         return [
-            suspects.get(_Place(consumer, record.topic, record.partition), unsuspected).earlier(record.offset)
+            suspects.get(Place(consumer, record.topic, record.partition), unsuspected).earlier(record.offset)
             for record in records
         ]
 
-    async def _note(self, offsets: Mapping[_Place, Sequence[int]]) -> list[_Place]:
+    async def _note(self, offsets: Mapping[Place, Sequence[int]]) -> list[Place]:
         """Writes that these are in hand too. Returns the partitions that have another owner by now."""
         known = {place: self._places[place] for place in offsets}
-        return await self._write({place: (begun, begun.with_more(offsets[place])) for place, begun in known.items()})
-
-    async def _write(self, notes: Mapping[_Place, tuple[Begun, Stretch | None]]) -> list[_Place]:
-        rows = []
-        for place in sorted(notes):
-            begun, in_hand = notes[place]
-            together = begun.suspects.together
-            settled = ",".join(map(str, sorted(begun.settled)))
-            # Whatever becomes of the statement.
-            begun.noted = begun.noted or in_hand is not None
-            rows.append((*place, *(in_hand or (None, None)), *(together or (None, None)), settled))
-        columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
-        async with self._borrowing.connection() as connection:
-            found = await connection.fetch(NOTE, *columns, self._owner, timeout=_STATEMENT)
-        ours = {_Place(*row) for row in found}
-        for place in ours:
-            begun, in_hand = notes[place]
-            begun.settled.clear()
-            begun.noted = in_hand is not None
-        return [place for place in notes if place not in ours]
-
-    async def _take_over(self, places: Collection[_Place]) -> None:
-        """Becomes the owner. What the one before had in hand is suspect from now on; what we have stays noted."""
-        async with self._borrowing.connection() as connection, connection.transaction():
-            await connection.execute(APPEAR, *_columns(places), self._owner, timeout=_STATEMENT)
-            for row in await connection.fetch(LOOK, *_columns(places), timeout=_STATEMENT):
-                place, owner, in_hand, suspects = _read(row)
-                if owner != self._owner:
-                    suspects.died(owner, in_hand)
-                suspects.lives(self._owner)
-                begun = self._places.setdefault(place, Begun())
-                for offset in begun.settled:
-                    suspects.deaths.pop(offset, None)
-                begun.settled.clear()
-                begun.suspects = suspects
-                await self._take(connection, place, self._owner, begun.with_more(()), suspects)
-
-    async def _withdraw(self, places: Collection[_Place]) -> None:
-        """Others have these partitions, and took us for dead: a rebalance was quicker than we."""
-        for place in places:
-            self._places.pop(place, None)
-        async with self._borrowing.connection() as connection, connection.transaction():
-            for row in await connection.fetch(LOOK, *_columns(places), timeout=_STATEMENT):
-                place, owner, in_hand, suspects = _read(row)
-                suspects.lives(self._owner)
-                await self._take(connection, place, owner, in_hand, suspects)
-
-    async def _take(
-        self, connection: AnyConnection, place: _Place, owner: str, in_hand: Stretch | None, suspects: Suspects
-    ) -> None:
-        await connection.execute(
-            TAKE,
-            *place,
-            owner,
-            *(in_hand or (None, None)),
-            *(suspects.together or (None, None)),
-            json.dumps({str(offset): owners for offset, owners in suspects.deaths.items()}),
-            timeout=_STATEMENT,
+        return await self._table.write(
+            {place: (begun, begun.with_more(offsets[place])) for place, begun in known.items()}
         )
 
-    async def _look(self, places: Collection[_Place]) -> None:
-        async with self._borrowing.connection() as connection, connection.transaction():
-            await connection.fetch(LOOK, *_columns(places), timeout=_STATEMENT)
 
-
-def _by_place(consumer: str, records: Sequence[Record]) -> dict[_Place, list[int]]:
+def _by_place(consumer: str, records: Sequence[Record]) -> dict[Place, list[int]]:
     if len(records) == 1:
-        return {_Place(consumer, records[0].topic, records[0].partition): [records[0].offset]}
+        return {Place(consumer, records[0].topic, records[0].partition): [records[0].offset]}
     found: dict[tuple[str, int], list[int]] = {}
     for record in records:
         source = (record.topic, record.partition)
@@ -240,25 +182,4 @@ def _by_place(consumer: str, records: Sequence[Record]) -> dict[_Place, list[int
             found[source].append(record.offset)
         else:
             found[source] = [record.offset]
-    return {_Place(consumer, topic, number): offsets for (topic, number), offsets in found.items()}
-
-
-def _columns(places: Iterable[_Place]) -> list[list[Any]]:
-    ordered = sorted(places)
-    return [
-        [place.consumer for place in ordered],
-        [place.topic for place in ordered],
-        [place.partition for place in ordered],
-    ]
-
-
-def _read(row: Any) -> tuple[_Place, str, Stretch | None, Suspects]:
-    place = _Place(row["consumer"], row["topic"], row["partition"])
-    in_hand = _stretch(row["first_offset"], row["last_offset"])
-    together = _stretch(row["suspect_first"], row["suspect_last"])
-    deaths = {int(offset): owners for offset, owners in json.loads(row["deaths"]).items()}
-    return place, str(row["owner"]), in_hand, Suspects(together, deaths)
-
-
-def _stretch(first: int | None, last: int | None) -> Stretch | None:
-    return None if first is None or last is None else Stretch(first, last)
+    return {Place(consumer, topic, number): offsets for (topic, number), offsets in found.items()}

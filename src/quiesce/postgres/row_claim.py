@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -46,11 +46,16 @@ def events_of(rows: Sequence[Any], left: Mapping[str, int]) -> tuple[list[Claime
                 held[key] = min(position, held.get(key, position))
     if held:
         events = [row for row in events if row[0] < held.get(row[_KEY], row[0] + 1)]
-    if attempts or not all(isinstance(row, EventRow) and row[HEADERS] is None for row in events):
-        events = [_event(row, attempts.get(row[0], 0)) for row in events]
     # UNION ALL promises no order, though it keeps it; sorting what is sorted costs next to nothing.
-    events.sort(key=attrgetter("position"))
+    events.sort(key=itemgetter(0))
+    if attempts or not _are_events(events):
+        events = [_event(row, attempts.get(row[0], 0)) for row in events]
     return events, len(held)
+
+
+def _are_events(rows: Sequence[Any]) -> bool:
+    """Whether nothing has to be made of any of these rows, which are of one kind. Asked for all of them at once."""
+    return all(isinstance(row, EventRow) for row in rows[:1]) and not [row for row in rows if row[HEADERS] is not None]
 
 
 def _event(row: Any, attempts: int) -> ClaimedEvent:

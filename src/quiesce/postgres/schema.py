@@ -1,17 +1,37 @@
 """The outbox's tables, brought to this package's version through asyncpg."""
 
 from quiesce.errors import SchemaMissing
-from quiesce.outbox.refusals import schema_missing
+from quiesce.outbox.refusals import APPLY_COMMAND, schema_missing
 from quiesce.outbox.schema_steps import OUTBOX, Migration, latest_version, migrations, show
 from quiesce.postgres import migrating
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.mapped_tables import mapped_tables
 
-__all__ = ["Migration", "applied_version", "apply", "latest_version", "migrations", "missing", "require", "show"]
+__all__ = [
+    "Migration",
+    "applied_version",
+    "apply",
+    "latest_version",
+    "migrations",
+    "missing",
+    "pending",
+    "require",
+    "show",
+]
 
 
 async def applied_version(connection: AnyConnection) -> int:
     """The version of the tables that are there; 0 when there are none."""
     return await migrating.applied_version(connection, OUTBOX)
+
+
+async def pending(connection: AnyConnection) -> list[Migration]:
+    """The steps that `apply` would run. Changes nothing.
+
+    Raises:
+        SettingsError: the user may not look, or a table of that name is there that is not ours.
+    """
+    return await migrating.pending(connection, OUTBOX)
 
 
 async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int:
@@ -23,7 +43,7 @@ async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int
 
     Raises:
         Unavailable: another process, or a statement on the tables, held a lock for longer.
-        SettingsError: the user may not create tables here.
+        SettingsError: the user may not create tables here, or a table of that name is there that is not ours.
     """
     return await migrating.apply(connection, OUTBOX, lock_timeout)
 
@@ -35,8 +55,14 @@ async def require(connection: AnyConnection) -> None:
         SchemaMissing: they are not. The message names the command.
     """
     detail = await migrating.behind(connection, OUTBOX)
-    if detail is not None:
-        raise missing(detail)
+    if detail is None:
+        return
+    if (told := await migrating.foreign(connection, OUTBOX)) is not None:
+        raise SchemaMissing(
+            f"{told}. Relays publish such a table by `OutboxTable`; `quiesce outbox` and the log store know their own "
+            f"tables only, which may be in another schema: add ?search_path= to the DSN, then run: {APPLY_COMMAND}"
+        )
+    raise missing(detail or await mapped_tables(connection))
 
 
 def missing(detail: str = "") -> SchemaMissing:

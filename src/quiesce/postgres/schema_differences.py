@@ -5,6 +5,7 @@ and both are described by the same queries. What the user added (an index, a col
 difference.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -75,6 +76,9 @@ WHERE c.relnamespace = $1::text::regnamespace AND c.relname = ANY ($2) AND NOT t
 _WITH_TABLES = (_TABLES, _COLUMNS, _CONSTRAINTS, _INDEXES, _TRIGGERS)
 _WHERE = "SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = $1::oid"
 
+_WIDEST = 240
+"""Characters of a part that are told: a function's body is long."""
+
 Described = Mapping[str, tuple[str, bool]]
 """What each part is, and whether it is in the way of writers or relays where it should not be."""
 
@@ -89,19 +93,39 @@ async def differences(connection: AnyConnection, tables: Tables = OUTBOX) -> lis
     found = await connection.fetchval("SELECT to_regclass($1)::oid", tables.main)
     if found is None:
         raise _missing(tables)
+    if (foreign := await migrating.foreign(connection, tables)) is not None:
+        return [foreign]
     place: str = await connection.fetchval(_WHERE, found)
     told = await _versions(connection, tables)
     actual = await _describe(connection, tables, place)
     expected = await _expected(connection, tables)
+    # Of a table that is missing, that is all there is to say.
+    missing = {table for table in tables.names if f"table {table}" not in actual}
+    of_missing = re.compile(rf"\b({'|'.join(missing)})\b") if missing else None
     for name, (should, _) in sorted(expected.items()):
+        kind = name.split()[0]
         if name not in actual:
-            told.append(f"{name}: missing, should be: {should}")
+            if kind in ("table", "function") or not (of_missing and of_missing.search(f"{name} {should}")):
+                told.append(f"{name}: missing, should be: {_shortened(should)}")
         elif actual[name][0] != should:
-            told.append(f"{name}: is: {actual[name][0]}; should be: {should}")
+            told.append(_differs(name, actual[name][0], should))
     for name, (there, blocks) in sorted(actual.items()):
         if name not in expected and blocks:
             told.append(f"{name}: should not be there ({there}): it may refuse what has to be written")
     return told
+
+
+def _differs(name: str, there: str, should: str) -> str:
+    if max(len(there), len(should)) <= _WIDEST:
+        return f"{name}: is: {there}; should be: {should}"
+    pairs = enumerate(zip(there, should, strict=False))
+    at = next((place for place, (one, other) in pairs if one != other), min(len(there), len(should)))
+    there, should = (_shortened(text[max(0, at - 20) :]) for text in (there, should))
+    return f"{name}: from character {at + 1} on, is: {there}; should be: {should}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def _missing(tables: Tables) -> SchemaMissing:

@@ -1,4 +1,4 @@
-"""Which cluster a connection leads to, and on which history. What cursors mean depends on both."""
+"""Which cluster and which tables a connection leads to, and on which history. What cursors mean depends on all."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,12 @@ _READ = """
 SELECT s.system_identifier,
     CASE WHEN pg_is_in_recovery() THEN NULL
          ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END AS timeline,
-    pg_snapshot_xmax(pg_current_snapshot())::text AS xmax
+    pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
+    (SELECT oid FROM pg_database WHERE datname = current_database()) AS database_oid,
+    'outbox_control'::regclass::oid AS table_oid
 FROM pg_control_system() AS s
 """
-_RECORDED = "SELECT system_identifier, timeline FROM outbox_control"
+_RECORDED = "SELECT system_identifier, timeline, database_oid, table_oid FROM outbox_control"
 _AHEAD = """
 SELECT count(*) FROM outbox_lane
 WHERE pg_snapshot_xmax(seen) > pg_snapshot_xmax(pg_current_snapshot())
@@ -28,6 +30,10 @@ class ServerIdentity:
     timeline: int | None
     xmax: int
     """The next transaction number that no statement had seen ended."""
+    database_oid: int
+    """A copy has its own, and so has a database that was restored beside others of its cluster."""
+    table_oid: int
+    """Of `outbox_control`: changed where the tables were restored into the same database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,8 @@ class Replaced:
     now: ServerIdentity
     system_identifier: int | None
     timeline: int | None
+    database_oid: int | None
+    table_oid: int | None
     lanes_ahead: int
     """Lanes whose cursor has seen transactions that this server has not had yet."""
 
@@ -47,6 +55,17 @@ class Replaced:
         if self.system_identifier not in (None, self.now.system_identifier):
             told.append(
                 f"cluster {self.now.system_identifier}, was {self.system_identifier}: another server, or restored"
+            )
+        elif self.database_oid not in (None, self.now.database_oid):
+            # Numbers of another cluster's catalog would tell nothing.
+            told.append(
+                f"database with the oid {self.now.database_oid}, was {self.database_oid}: a copy in the same cluster, "
+                "or restored beside the original"
+            )
+        elif self.table_oid not in (None, self.now.table_oid):
+            told.append(
+                f"tables with the oid {self.now.table_oid}, were {self.table_oid}: dropped, and restored into the same "
+                "database"
             )
         if self.now.timeline is not None and self.timeline not in (None, self.now.timeline):
             told.append(
@@ -64,12 +83,14 @@ async def server_identity(connection: AnyConnection) -> ServerIdentity:
     """Of the server that answers now."""
     row = await connection.fetchrow(_READ)
     assert row is not None, "a function's one row"
-    return ServerIdentity(row["system_identifier"], row["timeline"], int(row["xmax"]))
+    return ServerIdentity(
+        row["system_identifier"], row["timeline"], int(row["xmax"]), row["database_oid"], row["table_oid"]
+    )
 
 
 async def replaced(connection: AnyConnection) -> Replaced:
     """Compares what the outbox recorded with the server that answers now."""
-    recorded = await connection.fetchrow(_RECORDED)
+    row = await connection.fetchrow(_RECORDED)
+    system_identifier, timeline, database, table = (None,) * 4 if row is None else row
     now = await server_identity(connection)
-    system_identifier, timeline = (None, None) if recorded is None else recorded
-    return Replaced(now, system_identifier, timeline, await connection.fetchval(_AHEAD))
+    return Replaced(now, system_identifier, timeline, database, table, await connection.fetchval(_AHEAD))

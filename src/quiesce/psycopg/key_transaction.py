@@ -63,12 +63,15 @@ class PoolTransaction:
 
     async def roll_back(self) -> None:
         transaction, self._transaction = self._transaction, None
-        if transaction is not None:
-            # At the latest the server rolls back when it notices the end of the connection.
-            with suppress(Exception):
-                async with asyncio.timeout(_GOODBYE):
-                    await transaction.__aexit__(Rollback, Rollback(transaction), None)
-        await self._give_back()
+        try:
+            if transaction is not None:
+                # At the latest the server rolls back when it notices the end of the connection.
+                with suppress(Exception):
+                    async with asyncio.timeout(_GOODBYE):
+                        await transaction.__aexit__(Rollback, Rollback(transaction), None)
+        finally:
+            # Also when it is cancelled here once more: a connection that is not given back is lost to its pool.
+            await self._give_back()
 
     @asynccontextmanager
     async def _savepoint(self) -> Any:
@@ -89,8 +92,9 @@ class PoolTransaction:
             log.debug("a connection could not be put in order: %s", error)
             with suppress(Exception):
                 await connection.close()
-        with suppress(Exception):
-            await self._pool.putconn(connection)
+        finally:
+            with suppress(Exception):
+                await self._pool.putconn(connection)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Handlers whose effect is there once, on connections of psycopg's pool."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -10,11 +11,11 @@ from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool
 
 from quiesce.cancelling import cancelled_again
-from quiesce.errors import QuiesceError, SettingsError
+from quiesce.errors import QuiesceError, SettingsError, TransactionAborted
 from quiesce.inbox.event_id import event_id_of
-from quiesce.inbox.once import EventId, Once, once_each
+from quiesce.inbox.once import SWALLOWED, EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
-from quiesce.inbox.outage import away, meaning_of
+from quiesce.inbox.outage import away, hangs, meaning_of
 from quiesce.psycopg.inbox import inbox_entry, mark_entries_async
 
 _AnyPool = AsyncConnectionPool[Any]
@@ -72,10 +73,16 @@ async def _transaction(pool: _AnyPool) -> AsyncIterator[psycopg.AsyncConnection[
         async with pool.connection() as connection:
             pgconn = connection.pgconn
             # Amid a statement psycopg answers a cancel by asking the server to end it, and waits ten seconds for that.
-            with cancelled_again(lambda: pgconn.transaction_status == TransactionStatus.ACTIVE):
+            with cancelled_again(lambda: pgconn.transaction_status == TransactionStatus.ACTIVE, hangs):
                 async with connection.transaction():
                     began = True
                     yield connection
+                    if pgconn.transaction_status == TransactionStatus.INERROR:
+                        raise TransactionAborted(SWALLOWED)
+    except asyncio.CancelledError as cancelled:
+        if not began:
+            hangs(cancelled, "the begin of a transaction")
+        raise
     except Exception as error:
         if not began and not isinstance(error, QuiesceError):
             raise away(error) from error

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from quiesce.errors import ClaimLost, PublisherDiscarded, Unavailable
 from quiesce.lifecycle.crash_points import reach
-from quiesce.outbox.answers import all_dispatched
+from quiesce.outbox.answers import all_dispatched, seconds_of
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled
 from quiesce.outbox.outcome import Outcome
@@ -43,7 +43,7 @@ class Control(Protocol):
 
     def answered(self) -> None: ...
 
-    def measured(self, events: int, began: float) -> None: ...
+    def measured(self, events: int, began: float, answered_at: float) -> None: ...
 
     async def until_discarded(self) -> None: ...
 
@@ -115,9 +115,11 @@ class Flight:
         answers = await self._publish(events)
         settings = self._control.settings
         verdicts = judge(events, answers, settings.retry, settings.dead_holds_key)
-        published = self._control.now() - began
+        published = seconds_of(answers)
+        if published is None:
+            published = self._control.now() - began
         if verdicts.dispatched and not verdicts.unanswered:
-            self._control.measured(verdicts.dispatched, began)
+            self._control.measured(verdicts.dispatched, began, began + published)
         if events and not verdicts.unanswered:
             reach(points.PUBLISHED)
         self._control.held.refused(verdicts.refused)

@@ -38,15 +38,19 @@ class Flights:
         self.broken = False
         """Answers are missing for good, or a claim failed: nothing more may be handed over before the producer
         is discarded and everything is given back."""
+        self.quiet = False
+        """Nobody waits for a flight to land, unless something is wrong."""
         self._stop = stop
         self._waits = waits
         self._progress = progress
-        self._sizing = Sizing(settings.max_in_flight, settings.within)
+        self._within = progress.within = settings.within(stop.bound)
+        self._sizing = Sizing(settings.max_in_flight, self._within)
         self._answered_at = -inf
         self._told_limit = settings.max_in_flight
         self._tasks: dict[asyncio.Task[None], Flight] = {}
         self._discarded = asyncio.Event()
         self._failures: list[Exception] = []
+        self._told_soon = False
         self._settled = 0
         self._until = inf
         self._stop_counts = False
@@ -179,11 +183,10 @@ class Flights:
         waiting = any(flight.waiting_since is not None for flight in self._tasks.values())
         self._progress.answered(self.now(), others_wait=waiting)
 
-    def measured(self, events: int, began: float) -> None:
-        """A claim that was handed over then is answered. Until the one before it was, its time was that one's."""
-        now = self.now()
-        self._sizing.answered(now, events, now - max(began, self._answered_at))
-        self._answered_at = now
+    def measured(self, events: int, began: float, answered_at: float) -> None:
+        """A claim was handed over then and is answered. Until the one before it was, its time was that one's."""
+        self._sizing.answered(self.now(), events, answered_at - max(began, self._answered_at))
+        self._answered_at = max(self._answered_at, answered_at)
         allowed, most = self.allowed(), self.settings.max_in_flight
         if allowed < most // 2 <= self._told_limit or self._told_limit < most // 2 <= allowed:
             self._told_limit = allowed
@@ -192,7 +195,7 @@ class Flights:
                 self.settings.name,
                 allowed,
                 self._sizing.pace() or 0.0,
-                self.settings.within,
+                self._within,
             )
 
     async def until_discarded(self) -> None:
@@ -220,10 +223,17 @@ class Flights:
         self._failures.append(error)
 
     def _count(self) -> None:
+        self._told_soon = False
         self._progress.in_flight = self.events
-        self._stop.tell(InFlightChanged(self.settings.name, self.events, self.allowed()))
+        name, most = self.settings.name, self.settings.max_in_flight
+        self._stop.tell(InFlightChanged(name, self.events, self.allowed(), most, self._progress.pace, self._within))
 
     def _landed(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
-        self._count()
-        self._waits.wake()
+        self._progress.in_flight = self.events
+        if not self._told_soon:
+            # Several may land in one turn of the loop.
+            self._told_soon = True
+            asyncio.get_running_loop().call_soon(self._count)
+        if not self.quiet or self.broken or self._failures:
+            self._waits.wake()

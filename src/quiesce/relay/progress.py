@@ -15,6 +15,8 @@ class Progress:
     """Events claimed and not settled."""
     allowed: int = 0
     """How many events may be in flight now, so that a stop can finish them all."""
+    within: float | None = None
+    """Seconds that a stop has for them; None before the relay ran."""
     pace: float | None = None
     """Events a second, at least, that the broker answers; None before anything is measured."""
     outage: str | None = None

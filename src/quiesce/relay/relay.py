@@ -47,7 +47,7 @@ class Relay:
             counts as not ready. None: never, for a service whose requests are worth serving meanwhile.
         retry: when a refused event is offered again, and when it is given up.
         bound: seconds it may take once it is told to stop; the budget's `workers` by default. What is in flight is
-            sized for it, and for 10 seconds by default.
+            sized for it.
         on_drain: "cancel" has it aborted as soon as a stop is requested, at the price of duplicates.
         after: "http" has it told to stop after the HTTP drain, so that it moves the last requests' events.
 
@@ -121,6 +121,16 @@ class Relay:
             return None
         away = f"the {self.progress.outage} is away" if self.progress.outage else "no answer for what was published"
         return f"no progress for {seconds:.0f} s: {away}"
+
+    def figures(self) -> str:
+        """What a stop could count on, for the report: empty before anything is measured."""
+        pace = self.progress.pace
+        if pace is None:
+            return ""
+        return (
+            f"at most {self.progress.allowed:,} of {self.settings.max_in_flight:,} events in flight: the broker "
+            f"answered {pace:,.0f} a second at least, and a stop has {self.progress.within:g} s for them"
+        )
 
     async def run(self, stop: Stop) -> None:
         self._running = Running(self.settings, self._store, self._publisher, stop, self.progress)

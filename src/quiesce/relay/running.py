@@ -9,7 +9,7 @@ from quiesce.errors import QuiesceError, Unavailable
 from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Stop
-from quiesce.outbox.ports import LetsGo, OutboxStore, Publisher
+from quiesce.outbox.ports import AnswersLate, LetsGo, OutboxStore, Publisher
 from quiesce.relay.flight import release
 from quiesce.relay.flights import Flights
 from quiesce.relay.intake import Pace, room
@@ -65,6 +65,8 @@ class Running:
         # Whether the next claim is made because it was time for one, and not since there was something.
         self._in_turn = True
         self._nudged = False
+        self._answering = publisher if isinstance(publisher, AnswersLate) else None
+        self._late = False
         self._faults = 0
 
     def nudge(self) -> None:
@@ -105,12 +107,25 @@ class Running:
             elif now >= stalled_at:
                 await self._sit_out(f"no answer for {self._settings.publish_bound:g} s")
             elif now < self._next_look:
-                await self._waits.idle(min(self._next_look, stalled_at) - now)
+                self._flights.quiet = not self._faults and self._progress.outage is None
+                try:
+                    await self._waits.idle(min(self._next_look, stalled_at) - now)
+                finally:
+                    self._flights.quiet = False
             elif not (limit := self._room()):
                 # A flight that lands wakes it.
+                self._may_answer_late(False)
                 await self._waits.idle(stalled_at - now)
             else:
+                self._may_answer_late(True)
                 await self._claim(limit)
+
+    def _may_answer_late(self, late: bool) -> None:
+        """Whether nobody waits for the end of a claim, so that several may end, and be settled, at once."""
+        if self._late is not late:
+            self._late = late
+            if self._answering is not None:
+                self._answering.may_answer_late(late)
 
     def _take_stock(self) -> None:
         failure = self._flights.take_failure()
@@ -238,6 +253,7 @@ class Running:
 
     async def _bring_home(self) -> None:
         """After a stop: what is published is carried to its marks, or given up in time to say so."""
+        self._may_answer_late(False)
         give_up_at = self._stop.deadline.at - reserve(self._stop.remaining())
         while self._flights.count or self._flights.broken:
             self._waits.look()

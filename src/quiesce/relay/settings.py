@@ -47,10 +47,9 @@ class RelaySettings:
     dead_holds_key: Callable[[str], bool] = dead_lets_key_go
     """Whether a dead letter of a topic holds its key back: the policy of the store."""
 
-    @property
-    def within(self) -> float:
-        """Seconds in which what is in flight must be finished when a stop comes."""
-        return self.bound if self.bound else STOPS_WITHIN
+    def within(self, given: float | None) -> float:
+        """Seconds in which what is in flight must be finished when a stop comes; `given` is what the service says."""
+        return given or self.bound or STOPS_WITHIN
 
     def __post_init__(self) -> None:
         for count in ("batch", "max_in_flight", "max_claims"):

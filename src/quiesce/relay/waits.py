@@ -1,8 +1,8 @@
 """The waits of one run of the relay: each is bounded, and a stop shortens it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
@@ -68,8 +68,7 @@ class Waits:
             over.cancel()
             self._idle = None
 
-    @asynccontextmanager
-    async def at_most(self, seconds: float, *, after_stop: Callable[[], float]) -> AsyncIterator[None]:
+    def at_most(self, seconds: float, *, after_stop: Callable[[], float]) -> AbstractAsyncContextManager[object]:
         """Bounds what is awaited inside; once a stop is requested, to `after_stop()` more seconds.
 
         Raises:
@@ -77,12 +76,7 @@ class Waits:
         """
         if self._stop.requested:
             seconds = min(seconds, after_stop())
-        async with asyncio.timeout(seconds) as bound:
-            self._bounds[bound] = after_stop
-            try:
-                yield
-            finally:
-                del self._bounds[bound]
+        return _Bounded(self._bounds, asyncio.timeout(seconds), after_stop)
 
     async def _on_stop(self) -> None:
         # Not bounded on purpose: it is what ends all other waits, and it ends with the run.
@@ -92,6 +86,32 @@ class Waits:
             if not bound.expired() and when is not None:
                 bound.reschedule(min(when, self.now() + after_stop()))
         self.wake()
+
+
+class _Bounded:
+    """A timeout that is known as long as it counts. A class, since it is entered with every claim."""
+
+    __slots__ = ("_after_stop", "_bound", "_bounds")
+
+    def __init__(
+        self,
+        bounds: dict[asyncio.Timeout, Callable[[], float]],
+        bound: asyncio.Timeout,
+        after_stop: Callable[[], float],
+    ) -> None:
+        self._bounds = bounds
+        self._bound = bound
+        self._after_stop = after_stop
+
+    async def __aenter__(self) -> None:
+        await self._bound.__aenter__()
+        self._bounds[self._bound] = self._after_stop
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        del self._bounds[self._bound]
+        await self._bound.__aexit__(kind, error, traceback)
 
 
 def _release(waiting: "asyncio.Future[None]") -> None:

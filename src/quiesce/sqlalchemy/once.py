@@ -8,7 +8,6 @@ from contextlib import (
     ExitStack,
     asynccontextmanager,
     nullcontext,
-    suppress,
 )
 from functools import partial
 from typing import Any
@@ -17,16 +16,19 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, async_sessionmaker
 
 from quiesce.cancelling import ROLLBACK_BOUND, cancelled_again
-from quiesce.errors import QuiesceError, SettingsError, Unavailable
+from quiesce.errors import QuiesceError, SettingsError, TransactionAborted, Unavailable
 from quiesce.inbox.event_id import event_id_of
-from quiesce.inbox.once import EventId, Once, once_each
+from quiesce.inbox.once import SWALLOWED, EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
-from quiesce.inbox.outage import away, meaning_of
+from quiesce.inbox.outage import away, hangs, meaning_of
 from quiesce.sqlalchemy.enqueue import Async
 from quiesce.sqlalchemy.inbox import inbox_entry, mark_entries_async
 
 _ACTIVE = 1
 """What libpq says of a connection with a statement under way. Psycopg is not imported here: it may be missing."""
+_IN_ERROR = 3
+"""And of one whose transaction is aborted."""
+_ABORTED = "25P02"
 
 Database = AsyncEngine | async_sessionmaker[Any]
 
@@ -88,6 +90,11 @@ async def _transaction(db: Database) -> AsyncIterator[Async]:
                 to_the_end.enter_context(await _cancelled_in_time(connection))
                 began = True
                 yield where
+                await _refuse_aborted(connection)
+    except asyncio.CancelledError as cancelled:
+        if not began:
+            hangs(cancelled, "the begin of a transaction")
+        raise
     except Exception as error:
         if not began and not isinstance(error, QuiesceError):
             raise _away(error) from error
@@ -107,9 +114,11 @@ async def _ends_in_time(transaction: AbstractAsyncContextManager[Any]) -> AsyncI
         await transaction.__aexit__(type(error), error, error.__traceback__)
         raise
     except BaseException as error:
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(ROLLBACK_BOUND):
                 await transaction.__aexit__(type(error), error, error.__traceback__)
+        except TimeoutError:
+            hangs(error, "a rollback")
         raise
     else:
         await transaction.__aexit__(None, None, None)
@@ -121,7 +130,23 @@ async def _cancelled_in_time(connection: AsyncConnection) -> AbstractContextMana
         return nullcontext()
     driver = (await connection.get_raw_connection()).driver_connection
     pgconn = getattr(driver, "pgconn", None)
-    return cancelled_again(lambda: pgconn is not None and pgconn.transaction_status == _ACTIVE)
+    return cancelled_again(lambda: pgconn is not None and pgconn.transaction_status == _ACTIVE, hangs)
+
+
+async def _refuse_aborted(connection: AsyncConnection) -> None:
+    """The server answers the commit of an aborted transaction by a rollback, which no driver takes for an error."""
+    if connection.dialect.driver.startswith("psycopg"):
+        pgconn = getattr((await connection.get_raw_connection()).driver_connection, "pgconn", None)
+        if pgconn is not None and pgconn.transaction_status == _IN_ERROR:
+            raise TransactionAborted(SWALLOWED)
+        return
+    try:
+        # Asyncpg does not hand out the transaction's state, so it costs a round trip to know.
+        await connection.exec_driver_sql("SELECT 1")
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) != _ABORTED:
+            raise
+        raise TransactionAborted(SWALLOWED) from error
 
 
 def _away(error: Exception) -> Unavailable:

@@ -1,12 +1,13 @@
 """Collects what a shutdown leaves behind, and writes its report."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from quiesce.errors import SettingsError
 from quiesce.lifecycle import events as ev
 from quiesce.lifecycle.machine import Machine
 from quiesce.lifecycle.plan import Plan
+from quiesce.lifecycle.ports import TellsFigures
 from quiesce.lifecycle.report import Abandoned, ExitCode, ShutdownReport, compose
 from quiesce.supervisor import termination
 from quiesce.supervisor.telling import LogObserver, Telling, write_report
@@ -18,11 +19,19 @@ class Reporting:
     """The report of one service, as far as it goes at any moment.
 
     Args:
+        figures: what its workers say of themselves.
         own_process: whether the process is the service's, and with it the termination message.
     """
 
     def __init__(
-        self, service: str, machine: Machine, telling: Telling, log: LogObserver, *, own_process: bool = False
+        self,
+        service: str,
+        machine: Machine,
+        telling: Telling,
+        log: LogObserver,
+        figures: Callable[[], Mapping[str, str]] = dict,
+        *,
+        own_process: bool = False,
     ) -> None:
         self.errors: list[str] = []
         self.start_error: BaseException | None = None
@@ -30,6 +39,7 @@ class Reporting:
         self._machine = machine
         self._telling = telling
         self._log = log
+        self._figures = figures
         self._own_process = own_process
         self._abandoned: list[Abandoned] = []
         self._will_not_end = False
@@ -77,7 +87,7 @@ class Reporting:
 
     def _compose(self, now: float) -> ShutdownReport:
         hung = list(self._hung.values())
-        report = compose(self._service, self._machine, now, self._abandoned, self.errors, hung)
+        report = compose(self._service, self._machine, now, self._abandoned, self.errors, hung, self._figures())
         if isinstance(self.start_error, SettingsError):
             return report.with_exit_code(ExitCode.BAD_CONFIGURATION)
         return report.with_exit_code(ExitCode.HARD_DEADLINE) if self._will_not_end else report
@@ -91,3 +101,16 @@ def line_of(error: BaseException) -> str:
     """An error in one line: its kind and what it says."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def figures_of(workers: Mapping[str, object]) -> dict[str, str]:
+    """What workers say of themselves, by their names. One that cannot costs no report."""
+    told = {}
+    for name, worker in workers.items():
+        if isinstance(worker, TellsFigures):
+            try:
+                told[name] = worker.figures()
+            except Exception as error:
+                log.exception("worker %s could not tell its figures", name)
+                told[name] = line_of(error)
+    return told

@@ -24,7 +24,7 @@ from quiesce.supervisor.health import Mount
 from quiesce.supervisor.last_part import LastPart
 from quiesce.supervisor.members import never_torn
 from quiesce.supervisor.readiness import Readiness
-from quiesce.supervisor.reporting import Reporting, line_of
+from quiesce.supervisor.reporting import Reporting, figures_of, line_of
 from quiesce.supervisor.sections import Sections
 from quiesce.supervisor.service_tasks import ServiceTasks
 from quiesce.supervisor.signalled import Signalled
@@ -52,7 +52,12 @@ class Runner:
         self.telling = Telling([*own, *definition.observers])
         self.readiness = Readiness(self.telling.tell)
         self._reporting = Reporting(
-            definition.name, self.machine, self.telling, self._log_observer, own_process=hard_deadline
+            definition.name,
+            self.machine,
+            self.telling,
+            self._log_observer,
+            lambda: figures_of({name: running.worker for name, running in self.start.workers.items()}),
+            own_process=hard_deadline,
         )
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time

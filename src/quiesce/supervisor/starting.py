@@ -182,7 +182,7 @@ class Starting:
         # What may be torn is not abandoned when it is: a worker of the package asks its own setting, which
         # `s.run(..., on_drain="cancel")` does not reach.
         abandon = self._tear if on_drain == "cancel" else self._reporting.abandon
-        token = StopToken(ask.name, self._now, self._telling.tell, abandon)
+        token = StopToken(ask.name, self._now, self._telling.tell, abandon, self._machine.budget.bound_of(ask))
         self.workers[ask.name] = RunningWorker(worker, token, on_drain, terms.restart, terms.hand_back)
         if isinstance(worker, ShowsProgress):
             self._readiness.watch(ask.name, worker)

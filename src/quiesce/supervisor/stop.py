@@ -28,6 +28,7 @@ class StopToken:
         clock: monotonic seconds; the loop's clock, so that a test's virtual time counts here too.
         tell: where events go; called from any thread.
         on_abandon: is told worker, what and count.
+        bound: seconds that the budget gives it, once it is told to stop.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class StopToken:
         clock: Callable[[], float],
         tell: Callable[[Event], None],
         on_abandon: Callable[[str, str, int], None],
+        bound: float | None = None,
     ) -> None:
         self.worker = worker
         self.reason: str | None = None
         self.deadline = Deadline.never()
+        self.bound = bound
         self._clock = clock
         self._tell = tell
         self._on_abandon = on_abandon

@@ -58,11 +58,18 @@ class LogObserver:
 
     def __init__(self, service: str) -> None:
         self._service = service
+        self._unspoken: set[type[ev.Event]] = set()
         self.hushed = False
         """Set when the service never came to life: one line has said why, and the rest would bury it."""
 
     def observe(self, event: ev.Event) -> None:
+        kind = type(event)
+        if kind in self._unspoken and not log.isEnabledFor(logging.DEBUG):
+            # A busy relay tells a thousand of these a second.
+            return
         line = None if self.hushed else self._line(event)
+        if line is None and not self.hushed:
+            self._unspoken.add(kind)
         level = logging.DEBUG if line is None else line[0]
         if log.isEnabledFor(level):
             log.log(level, "%s", repr(event) if line is None else line[1], extra={FIELDS: fields_of(event)})

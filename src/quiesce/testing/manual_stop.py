@@ -14,14 +14,14 @@ E = TypeVar("E", bound=Event)
 class ManualStop(StopToken):
     """The service's own token without a service around it. Make it inside a running loop.
 
-    `events` are those it was told, `abandoned` the pairs of what and how many.
+    `events` are those it was told, `abandoned` the pairs of what and how many. `bound`: what the budget would say.
     """
 
-    def __init__(self, worker: str = "worker") -> None:
+    def __init__(self, worker: str = "worker", *, bound: float | None = None) -> None:
         self.events: list[Event] = []
         self.abandoned: list[tuple[str, int]] = []
         self._loop = asyncio.get_running_loop()
-        super().__init__(worker, self._loop.time, self.events.append, self._remember)
+        super().__init__(worker, self._loop.time, self.events.append, self._remember, bound)
 
     def now(self, *, within: float = 20.0, reason: str = "test") -> None:
         """Asks for a stop; work in hand has `within` seconds."""

@@ -30,7 +30,7 @@ class Attempts:
     """The tries of one run of a consumer."""
 
     def __init__(self, terms: Terms, stop: Stop, starts: Starts) -> None:
-        self.failures = Failures(terms, stop)
+        self.failures = Failures(terms, stop, starts)
         self._terms = terms
         self._stop = stop
         self._starts = starts
@@ -111,6 +111,7 @@ class Attempts:
             arguments = (Values(values) if self._terms.in_batches else values[0], *arguments)
         reach(points.HANDLING)
         call.handler_began = self._now()
+        worked = self.failures.standstill.worked
         try:
             answer = await unless_aborted(handler(first, *arguments))
         except asyncio.CancelledError as error:
@@ -119,7 +120,7 @@ class Attempts:
                 raise
             _uncancel()
             if call.overdue:
-                return await self.failures.failed(call.piece, good, self._too_long())
+                return await self.failures.failed(call.piece, good, self._too_long(worked, error))
             # Nobody here has cancelled it. Taken for an abort, it would begin again at once, and for ever.
             own = CancelledFromInside("the handler's task was cancelled by the handler itself")
             own.__cause__ = error
@@ -131,7 +132,7 @@ class Attempts:
                 return PutBack()
             if call.overdue:
                 _uncancel()
-                return await self.failures.failed(call.piece, good, self._too_long())
+                return await self.failures.failed(call.piece, good, self._too_long(worked, error))
             return await self.failures.failed(call.piece, good, error)
         call.handler_began = None
         if call.fenced is not None:
@@ -141,7 +142,7 @@ class Attempts:
             return PutBack()
         if call.overdue:
             _uncancel()
-            return await self.failures.failed(call.piece, good, self._too_long())
+            return await self.failures.failed(call.piece, good, self._too_long(worked))
         self.failures.standstill.works()
         if isinstance(answer, Duplicates):
             self._stop.tell(DuplicatesAnswered(self._terms.name, answer.records))
@@ -152,8 +153,14 @@ class Attempts:
         """Whether all tasks are being cancelled, such as by a host that tears its loop down."""
         return self._stop.requested or (self._run is not None and self._run.cancelling() > 0)
 
-    def _too_long(self) -> Exception:
-        return HandlerTooLong(f"the handler took longer than handler_bound, {self._terms.handler_bound:g} s")
+    def _too_long(self, worked: int, ended_with: BaseException | None = None) -> Exception:
+        """What a handler has come to that was cancelled at its bound. Where its database did not answer to that either,
+        such as to the rollback, it hung because of an outage."""
+        for said in (ended_with, ended_with and ended_with.__cause__):
+            if isinstance(said, Unavailable):
+                return said
+        bound = self._terms.handler_bound
+        return HandlerTooLong(f"the handler took longer than handler_bound, {bound:g} s", worked)
 
 
 def _trouble_of(piece: Piece) -> Trouble | None:
@@ -164,6 +171,7 @@ def _trouble_of(piece: Piece) -> Trouble | None:
 
 
 def _uncancel() -> None:
+    """It may have been cancelled more than once."""
     task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
+    while task is not None and task.uncancel():
+        pass

@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from math import inf
 
-from quiesce.errors import HandlerStuck
 from quiesce.inbox.piece import Handled, Held, Outcome, Piece, PutBack, place_of
 from quiesce.inbox.record import Record
 from quiesce.inbox.window import Window
 from quiesce.lifecycle.ports import Stop
 from quiesce.workers.attempts import Attempts
 from quiesce.workers.call import Call
-from quiesce.workers.failures import key_digest
+from quiesce.workers.raised import raised
 from quiesce.workers.starts import Starts
+from quiesce.workers.tears import Tears
 from quiesce.workers.terms import Terms
 
 log = logging.getLogger("quiesce.workers")
 
-STUCK_AFTER = 5.0
-"""Seconds after which a cancelled handler that has not ended counts as one that never will."""
+LEAST_QUEUE = 10
+"""So many records may wait behind one key in any case: slow handlers of other keys shall not stand for it."""
 
 
 class Calls:
@@ -50,8 +50,11 @@ class Calls:
         """Nothing more begins."""
         self._longest = 0.0
         """Seconds of the longest call of late."""
+        self._mean = 0.0
+        """Seconds of a call that handled its piece, of late."""
         self._terms = terms
         self._source = terms.source
+        self._revoke_bound = terms.revoke_bound
         self._window = window
         self._stop = stop
         self._attempts = attempts
@@ -62,7 +65,7 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._running: dict[asyncio.Task[Outcome], Call] = {}
         self._due: asyncio.TimerHandle | None = None
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._tears = Tears(terms, starts, self.running, fail)
         self._over = False
 
     def running(self) -> Collection[Call]:
@@ -72,6 +75,10 @@ class Calls:
         """Seconds that a call takes, as far as that is known: the longest of late, or of those in hand."""
         now = self._loop.time()
         return max([self._longest, *(now - call.began for call in self._running.values())])
+
+    def fence(self, call: Call, why: str) -> None:
+        """Tears it though it did nothing wrong. Whatever comes of it is no outcome."""
+        self._tears.fence(call, why)
 
     def begin(self, at: float = -inf) -> None:
         """Begins all that may begin now, and looks again when the first of the others may.
@@ -99,8 +106,7 @@ class Calls:
             call.task = self._loop.create_task(self._carry(call), name=f"{self._terms.name} handles")
             self._running[call.task] = call
             call.task.add_done_callback(self._landed)
-            if self._watchdog is None and self._terms.handler_bound is not None:
-                self._watchdog = self._loop.call_later(self._terms.handler_bound, self._look_for_overdue)
+            self._tears.began()
         self._wake_at(self._window.wake_at())
 
     def _wake_at(self, at: float) -> None:
@@ -128,6 +134,7 @@ class Calls:
         except asyncio.CancelledError:
             outcome = PutBack()
         except BaseException as error:  # noqa: BLE001 - raised by the run; SystemExit in a task would tear the loop down
+            log.error("%s: %s ends the consumer: %s", self._terms.name, call.piece, raised(error))
             self._fail(error)
             outcome = PutBack()
         call.outcome = outcome
@@ -156,51 +163,19 @@ class Calls:
         try:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
+            if isinstance(outcome, Handled):
+                self._took(self._loop.time() - call.began)
             late = self._window.ended(call.piece, outcome)
             if not self._over:
                 self._tell_landed(call, outcome, late)
         except BaseException as error:  # noqa: BLE001 - in a callback it would be logged, and nothing more would ever begin
             self._fail(error)
 
-    # Handlers that take too long, or do not end at all.
-
-    def _look_for_overdue(self) -> None:
-        bound = self._terms.handler_bound
-        assert bound is not None
-        self._watchdog = None
-        now = self._loop.time()
-        nearest = inf
-        for call in list(self._running.values()):
-            if call.overdue or call.fenced is not None:
-                continue
-            if call.handler_began is not None and now >= call.handler_began + bound:
-                call.overdue = True
-                call.tear(f"it took longer than {bound:g} s")
-                self._loop.call_later(STUCK_AFTER, self._stuck, call)
-            else:
-                nearest = min(nearest, bound + (now if call.handler_began is None else call.handler_began))
-        if nearest < inf:
-            self._watchdog = self._loop.call_at(nearest, self._look_for_overdue)
-
-    def fence(self, call: Call, why: str) -> None:
-        """Tears it though it did nothing wrong. Whatever comes of it is no outcome."""
-        if call.fenced is None:
-            call.fence(why)
-            self._loop.call_later(STUCK_AFTER, self._stuck, call)
-
-    def _stuck(self, call: Call) -> None:
-        if call.task is None or call.task.done() or self._over or call.handler_began is None:
-            # It has ended; what follows, such as setting the record aside, has a bound of its own.
-            return
-        # It does end its process, and so must not be told as over, whenever it ends.
-        call.noted = False
-        self._starts.keep(call.piece.records)
-        error = HandlerStuck(
-            f"{self._terms.name}: the handler of {call.piece} (key {key_digest(call.piece.records[0])}) was cancelled "
-            f"{STUCK_AFTER:g} s ago ({call.fenced or 'it took too long'}) and has not ended: it may write over what a "
-            "new owner does, so the process has to end"
-        )
-        self._fail(error)
+    def _took(self, seconds: float) -> None:
+        """So many may wait behind one key that they are done within half of the time that a revoke leaves them."""
+        self._mean += 0.05 * (seconds - self._mean)
+        share = min(1.0, self._terms.concurrency / max(1, len(self._window.parts)))
+        self._window.queue_limit = max(LEAST_QUEUE, share * self._revoke_bound / (4 * max(self._mean, 1e-6)))
 
     # The end.
 
@@ -224,9 +199,9 @@ class Calls:
     def close(self) -> None:
         """What still ends is told to nobody."""
         self._over = self.halted = True
-        for timer in (self._due, self._watchdog):
-            if timer is not None:
-                timer.cancel()
+        self._tears.close()
+        if self._due is not None:
+            self._due.cancel()
 
 
 class _NotDone(Exception):

@@ -12,6 +12,7 @@ from quiesce.workers.arguments import After, check_count, check_seconds, check_t
 from quiesce.workers.bad_input import BadInput, Decode
 from quiesce.workers.consuming import Consuming
 from quiesce.workers.handlers import Batches, Handler, Routes, handlers_of
+from quiesce.workers.probe import Ask
 from quiesce.workers.retries import Retries
 from quiesce.workers.terms import Terms
 
@@ -42,8 +43,11 @@ class Consumer:
         in_flight: records of one partition, from the first that is not done on, beyond which no more of it are
             fetched: about what comes again after a crash. 1000 by default, or four batches if that is more.
         null_keys: records without a key: "ordered" per partition, or "free" of any order.
-        handler_bound: seconds that a call may take; then it is cancelled, a failed attempt. None: any time.
+        handler_bound: seconds that a call may take; then it is cancelled, a failed attempt unless a server hangs that
+            it needs. None: any time.
         retries: when a record is tried again, and when it is given up.
+        probe: asks whether what the handlers need is there, such as `lambda: db.fetchval("SELECT 1")`. Asked where a
+            handler was cancelled at its bound or raised a bare `TimeoutError`, which may be an outage or not.
         dead_letters: where records go that are given up.
         retry_topic: where records wait for their next try, out of the way of those behind them. That gives up the order
             per key; without it a record waits in its place.
@@ -74,6 +78,7 @@ class Consumer:
         null_keys: Literal["ordered", "free"] = "ordered",
         handler_bound: float | None = 300.0,
         retries: Retries | None = None,
+        probe: Ask | None = None,
         dead_letters: SetsAside | None = None,
         retry_topic: Postpones | None = None,
         starts: CountsStarts | None = None,
@@ -113,6 +118,7 @@ class Consumer:
             free_nulls=null_keys == "free",
             handler_bound=handler_bound,
             retries=retries or (Retries(backoff=backoff) if backoff is not None else Retries()),
+            probe=probe,
             dead_letters=dead_letters,
             retry_topic=retry_topic,
             starts=starts,

@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quiesce.errors import BadRecord, RecordFailed
 from quiesce.inbox import retry_headers
@@ -16,24 +17,31 @@ from quiesce.inbox.record import Record
 from quiesce.lifecycle.ports import Stop
 from quiesce.workers.asides import Asides
 from quiesce.workers.bad_input import MADE_HERE, Bad
-from quiesce.workers.raised import raised
+from quiesce.workers.probe import Probes
+from quiesce.workers.raised import legible, raised
 from quiesce.workers.retries import TIMEOUTS, Verdict
 from quiesce.workers.standstill import Standstill
+from quiesce.workers.starts import Starts
 from quiesce.workers.terms import Terms
 
 log = logging.getLogger("quiesce.workers")
 
 
 class HandlerTooLong(TimeoutError):
-    """The handler was cancelled at its bound."""
+    """The handler was cancelled at its bound. `worked`: how much had been handled when it began."""
+
+    def __init__(self, told: str, worked: int) -> None:
+        super().__init__(told)
+        self.worked = worked
 
 
 class Failures:
     """Those of one run of a consumer."""
 
-    def __init__(self, terms: Terms, stop: Stop) -> None:
+    def __init__(self, terms: Terms, stop: Stop, starts: Starts) -> None:
         self.standstill = Standstill(terms.name, "reach what the handler needs")
         self.asides = Asides(terms, stop)
+        self._probes = Probes(terms.probe, starts)
         self._terms = terms
         self._stop = stop
         self._now = asyncio.get_running_loop().time
@@ -42,6 +50,7 @@ class Failures:
         """Settles those that no handler can take. An outcome if one of them has to wait."""
         until: dict[Place, float] = {}
         for one in bad:
+            one = replace(one, error=legible(one.error))
             if self._terms.retries.judge(one.error) is Verdict.OUTAGE:
                 return Outage(self._now() + self.standstill.failed(one.error))
             held = await self._bad_one(piece, one)
@@ -78,18 +87,20 @@ class Failures:
         cause = error
         if isinstance(error, RecordFailed) and isinstance(error.__cause__, Exception):
             cause = error.__cause__
+        cause = legible(cause)
         record: Record | None = None
         if len(good) == 1:
             record = good[0]
         elif isinstance(named, Record) and any(place_of(one) == place_of(named) for one in good):
             record = named
         verdict = retries.judge(cause)
-        if isinstance(cause, HandlerTooLong):
-            verdict = Verdict.AGAIN
         if verdict is Verdict.OUTAGE:
             first = record or good[0]
-            if not retries.is_doubtful(cause) or self._is_outage(piece, first, alone=record is not None):
-                return self._outage(piece, first, cause, named=len(good) > 1 and record is not None)
+            at_bound = isinstance(cause, HandlerTooLong)
+            doubtful = at_bound or retries.is_doubtful(cause)
+            if not doubtful or await self._is_outage(piece, first, cause, alone=record is not None):
+                # Of one that was cancelled at its bound the others shall show whose fault it was.
+                return self._outage(piece, first, cause, named=record is not None and (len(good) > 1 or at_bound))
             verdict = Verdict.AGAIN
         if record is None:
             self._stop.tell(HandlerFailed(self._terms.name, good[0].topic, type(cause).__name__, False))
@@ -106,20 +117,36 @@ class Failures:
             return Held({place_of(record): held})
         return Handled() if len(good) == 1 else Held({})
 
-    def _is_outage(self, piece: Piece, first: Record, *, alone: bool) -> bool:
-        """Whether a bare `TimeoutError` is taken for an outage once more. `alone`: it is known whose call it was."""
-        trouble = trouble_for(piece, first)
-        trouble.timeouts += 1
-        if not alone:
-            # Split, it costs no record an attempt, and those that do work show that the servers are there.
-            return trouble.timeouts <= TIMEOUTS and not _is_narrowed(piece)
-        if self.standstill.elsewhere(place_of(first)):
+    async def _is_outage(self, piece: Piece, first: Record, cause: Exception, *, alone: bool) -> bool:
+        """Whether what tells nobody whose fault it was, a bare `TimeoutError` or the handler's bound, is taken for an
+        outage once more. `alone`: it is known whose call it was."""
+        there = await self._probes.there()
+        if there is False:
             return True
-        self.standstill.doubted(place_of(first))
-        return trouble.timeouts <= TIMEOUTS and not _is_narrowed(piece)
+        trouble, at_bound = trouble_for(piece, first), isinstance(cause, HandlerTooLong)
+        if not alone and (there or at_bound):
+            # Split, it costs no record an attempt, and those that do work show that the servers are there.
+            return False
+        trouble.timeouts += 1
+        if there:
+            # The first time the outage may have been over just before it was asked.
+            return trouble.timeouts == 1
+        if isinstance(cause, HandlerTooLong):
+            if trouble.worked is None:
+                trouble.worked = self.standstill.worked
+            elif cause.worked > trouble.worked:
+                # Others were handled between its first cancel and the begin of this call.
+                return False
+        if alone and self.standstill.elsewhere(place_of(first)):
+            # One that took so long tells nothing that the others did not.
+            trouble.timeouts -= at_bound
+            return True
+        if alone:
+            self.standstill.doubted(place_of(first))
+        return trouble.timeouts <= TIMEOUTS and (at_bound or not _is_narrowed(piece))
 
     def _outage(self, piece: Piece, first: Record, cause: Exception, *, named: bool) -> Outcome:
-        """It waits, and no attempt is counted. The handler has `named` the record: then its key waits, and no other."""
+        """It waits, and no attempt is counted. Where the record is `named`, its key waits, and no other."""
         trouble = trouble_for(piece, first)
         trouble.failures += 1
         self.standstill.failed(cause, place_of(first))

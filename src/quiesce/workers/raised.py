@@ -6,8 +6,34 @@ PostgreSQL error the row that was there before.
 
 import sysconfig
 from traceback import walk_tb
+from typing import TypeVar
 
 _NOT_THEIRS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
+
+_ASKED = ("retryable", "reason_code", "sqlstate", "connection_invalidated", "orig", "errno")
+"""What is read of an exception to judge it."""
+
+
+class IllegibleError(Exception):
+    """Stands for an exception that raises when it is read: by its own `__str__`, or a property."""
+
+
+def legible(error: ErrorT) -> "ErrorT | IllegibleError":
+    """The exception, or what stands for it where it cannot be read: one record's exception must not end them all."""
+    try:
+        str(error)
+        for name in _ASKED:
+            getattr(error, name, None)
+    except Exception as why:  # noqa: BLE001 - it is of others' making
+        kind = type(error)
+        found = IllegibleError(
+            f"{kind.__module__}.{kind.__qualname__}, which raises {type(why).__name__} when it is read"
+        )
+        return found.with_traceback(error.__traceback__)
+    return error
 
 
 def raised(error: BaseException, *, made_here: bool = False) -> str:
@@ -17,7 +43,7 @@ def raised(error: BaseException, *, made_here: bool = False) -> str:
 
     `made_here`: if it was never raised, its text is ours, and shown; as that of this package's classes is.
     """
-    told = _named(error)
+    told = str(error) if isinstance(error, IllegibleError) else _named(error)
     if error.__traceback__ is None:
         ours = made_here or type(error).__module__.startswith("quiesce.")
         return f"{told}: {error}" if ours else told

@@ -8,7 +8,6 @@ from math import inf
 
 from quiesce.inbox.delivered import Delivered
 from quiesce.inbox.events import CommitLate
-from quiesce.inbox.ports import SaysRevokeBound
 from quiesce.inbox.record import Record
 from quiesce.inbox.window import Window
 from quiesce.lifecycle.ports import Stop
@@ -18,9 +17,6 @@ from quiesce.workers.starts import Starts
 from quiesce.workers.terms import Terms
 
 log = logging.getLogger("quiesce.workers")
-
-REVOKE_BOUND = 5.0
-"""Seconds that a source waits before it lets go, where it does not say."""
 
 
 class Revokes:
@@ -37,6 +33,7 @@ class Revokes:
     ) -> None:
         self._name = terms.name
         self._source = terms.source
+        self._revoke_bound = terms.revoke_bound
         self._window = window
         self._stop = stop
         self._starts = starts
@@ -152,7 +149,7 @@ class Revokes:
 
     def _fence_in_time(self, part: Delivered) -> None:
         if (part.in_hand or part.left) and part not in self._fences:
-            bound = self._source.revoke_bound if isinstance(self._source, SaysRevokeBound) else REVOKE_BOUND
+            bound = self._revoke_bound
             fence = bound - min(1.0, bound / 4)
             last_begin = self._last_begin_in(bound, fence)
             if last_begin <= 0:

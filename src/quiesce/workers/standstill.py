@@ -25,6 +25,8 @@ class Standstill:
         self.what = what
         self.since: float | None = None
         self.why = ""
+        self.worked = 0
+        """How often it has worked: whoever remembers the number knows whether it has since."""
         self._consumer = consumer
         self._backoff = backoff or Backoff(first=0.1, ceiling=5.0)
         self._failures = 0
@@ -49,6 +51,7 @@ class Standstill:
         return self._backoff.wait(self._failures)
 
     def works(self) -> None:
+        self.worked += 1
         if self.since is not None:
             log.info("%s: can %s again", self._consumer, self.what)
             self.since, self._failures = None, 0

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from quiesce.inbox.ports import CountsStarts, KeepsStarts
+from quiesce.inbox.ports import AnswersProbes, CountsStarts, KeepsStarts
 from quiesce.inbox.record import Record
 
 log = logging.getLogger("quiesce.workers")
@@ -39,6 +39,16 @@ class Starts:
         """
         assert self._counts is not None
         return (await self._counts.began(self._consumer, (record,), alone=True))[0]
+
+    async def probe(self) -> None:
+        """Asks whether the database is there that they are counted in.
+
+        Raises:
+            Unavailable: it does not answer.
+        """
+        counts: object = self._counts
+        if isinstance(counts, AnswersProbes):
+            await counts.probe()
 
     def keep(self, records: Sequence[Record]) -> None:
         """They end this process: however that goes, they were begun and have never ended."""

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from quiesce.inbox import retry_headers
-from quiesce.inbox.ports import CountsStarts, Postpones, SetsAside, Source
+from quiesce.inbox.ports import CountsStarts, Postpones, SaysRevokeBound, SetsAside, Source
 from quiesce.inbox.record import Record
 from quiesce.lifecycle.ports import OnDrain
 from quiesce.workers.bad_input import BadInput, Decode
 from quiesce.workers.handlers import Batches, OneForAll, Routes
+from quiesce.workers.probe import Ask
 from quiesce.workers.retries import Retries
+
+REVOKE_BOUND = 5.0
+"""Seconds that a source waits before it lets go, where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Terms:
     free_nulls: bool
     handler_bound: float | None
     retries: Retries
+    probe: Ask | None
     dead_letters: SetsAside | None
     retry_topic: Postpones | None
     starts: CountsStarts | None
@@ -43,6 +48,11 @@ class Terms:
     def believed(self, record: Record) -> Record:
         """The record with those headers that may be believed: for what is to be counted or given on."""
         return retry_headers.believed(record, None if self.retry_topic is None else self.retry_topic.topic_of)
+
+    @property
+    def revoke_bound(self) -> float:
+        """Seconds until the source lets go of what the group takes back."""
+        return self.source.revoke_bound if isinstance(self.source, SaysRevokeBound) else REVOKE_BOUND
 
     @property
     def in_batches(self) -> bool:
