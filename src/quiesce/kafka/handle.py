@@ -34,6 +34,8 @@ _LATE_ANSWERS = 1.0
 
 _EVERY = 0.001
 """Seconds between two looks of the loop at the delivery reports, while it serves them."""
+_MOMENT = 0.1
+"""Seconds that it goes on after the last large call was handed over."""
 
 _FEW = 10
 """Events of a call, at most, that may end late."""
@@ -92,6 +94,7 @@ class Handle:
         self._poller = Poller([producer], self._on_error, self._served)
         self._turn: asyncio.TimerHandle | None = None
         """When the loop serves reports next, while it is the one to do so."""
+        self._loop_serves_until = 0.0
 
     def begin(self, events: Sequence[ClaimedEvent]) -> Flight:
         """A call of `publish` begins; `end` is called with it in any case."""
@@ -168,19 +171,23 @@ class Handle:
             self._finish_answered()
 
     def serve_by_loop(self) -> None:
-        """Much is handed over: until it is answered the loop serves the reports, and the poller's thread stands back.
+        """Much is handed over: until it is answered, and a moment longer, the loop serves the reports, and the poller's
+        thread stands back.
 
-        The thread would have to fight the busy loop for the interpreter, report by report.
+        The thread would have to fight the busy loop for the interpreter, report by report. It does so where it polls
+        when they come; hence the moment, in which the next call is made.
         """
+        self._loop_serves_until = self._loop.time() + _MOMENT
         if self._turn is None and self.usable:
             self._poller.stand_back()
             self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
 
     def _serve_in_turn(self) -> None:
         self._turn = None
-        if self.usable and not self._poller.hurries and self.queued():
+        goes_on = self.queued() or self._loop.time() < self._loop_serves_until
+        if goes_on and self.usable and not self._poller.hurries:
             self.serve()
-            self.serve_by_loop()
+            self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
         else:
             self._poller.take_over()
 

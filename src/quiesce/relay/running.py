@@ -117,7 +117,6 @@ class Running:
                 self._may_answer_late(False)
                 await self._waits.idle(stalled_at - now)
             else:
-                self._may_answer_late(True)
                 await self._claim(limit)
 
     def _may_answer_late(self, late: bool) -> None:
@@ -165,6 +164,7 @@ class Running:
                 self._look_again(found, limit)
                 if found:
                     self._flights.launch(claim, stack.pop_all(), began)
+                    self._may_answer_late(self._flights.count < self._settings.max_claims)
                     return
                 if not self._flights.count:
                     self._progress.nothing_waits()
