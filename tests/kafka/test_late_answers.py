@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from mock_cluster import MockCluster
 
-from quiesce.kafka import KafkaPublisher, handle, poller
+from quiesce.kafka import KafkaPublisher, answering, poller
 from quiesce.kafka.poller import Poller
 from quiesce.outbox.answers import seconds_of
 from quiesce.testing.contracts.publisher import event, within
@@ -22,7 +22,7 @@ LONG = 600.0
 @pytest.fixture
 async def publisher(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaPublisher]:
     """One that has written to its only partition. What is late is so for good."""
-    monkeypatch.setattr(handle, "_LATE", LONG)
+    monkeypatch.setattr(answering, "_LATE", LONG)
     with MockCluster() as cluster:
         cluster.create_topic("t")
         publisher = await KafkaPublisher(cluster.bootstrap).open()
@@ -42,7 +42,7 @@ async def until(holds: Callable[[], bool]) -> None:
 def answered(publisher: KafkaPublisher, calls: int) -> Callable[[], bool]:
     def all_are() -> bool:
         assert publisher._handle is not None
-        flights = publisher._handle.flights
+        flights = publisher._handle.answering.flights
         return len(flights) == calls and all(flight.answered for flight in flights)
 
     return all_are
@@ -66,7 +66,7 @@ async def test_a_call_of_many_events_ends_with_its_last_answer_and_takes_the_oth
     few = asyncio.create_task(publisher.publish([event("t")]))
     await until(answered(publisher, 1))
     async with asyncio.timeout(BOUND):
-        await publisher.publish([event("t") for _ in range(handle._FEW + 1)])
+        await publisher.publish([event("t") for _ in range(answering._FEW + 1)])
         await few
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from quiesce.kafka import KafkaPublisher, handle
+from quiesce.kafka import KafkaPublisher, answering
 from quiesce.kafka.flight import Reports
 from quiesce.testing.contracts.publisher import event, within
 from quiesce_pytest import MakeTopic
@@ -40,7 +40,7 @@ async def test_the_loop_serves_large_calls_that_follow_each_other(
     kafka: str, topic: MakeTopic, served: Counter[Who], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine the next call may be late.
-    monkeypatch.setattr(handle, "_MOMENT", 10.0)
+    monkeypatch.setattr(answering, "_MOMENT", 10.0)
     publisher = await KafkaPublisher(kafka).open()
     try:
         name = topic("served", 1)

@@ -37,7 +37,7 @@ async def hand_over(
         left = [place for place in range(len(events)) if place not in done]
         events, reports = [events[place] for place in left], [reports[place] for place in left]
     if len(events) >= _MANY:
-        handle.serve_by_loop()
+        handle.answering.serve_by_loop()
     for first in range(0, len(events), _CHUNK):
         chunk = slice(first, first + _CHUNK)
         await _offer(handle, flight, events[chunk], reports[chunk])
@@ -45,7 +45,7 @@ async def hand_over(
             flight.finish()
             return
         if len(events) >= _MANY:
-            handle.serve()
+            handle.answering.serve()
             await asyncio.sleep(0)
     flight.handed_over()
 
@@ -79,7 +79,7 @@ async def _send_pioneers(
                 done.add(place)
         if not handle.scouts:
             return
-        handle.hurry()
+        handle.answering.hurry()
         if not await until(handle.scouts_are_back, time.monotonic() + PATIENCE, every=0.001):
             await silence.find_out(handle)
             continue
@@ -87,4 +87,4 @@ async def _send_pioneers(
             if sender.outcomes.get(event.id) == DISPATCHED:
                 handle.pioneers.arrived(event, topics.partitions(event.topic))
         handle.scouts.clear()
-        handle.calm_down()
+        handle.answering.calm_down()

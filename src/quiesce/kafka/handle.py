@@ -1,4 +1,4 @@
-"""One librdkafka producer and the thread that serves its delivery reports.
+"""One librdkafka producer: what is handed to it, what its reports mean, and its end.
 
 A handle is given up as a whole: after `purge` and `drop` nothing of it can reach a broker any more.
 """
@@ -9,16 +9,15 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from math import inf
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from quiesce.kafka import questions
+from quiesce.kafka.answering import Answering
 from quiesce.kafka.blocking import on_loop, until
-from quiesce.kafka.flight import Flight, Report, Reports
+from quiesce.kafka.flight import Flight, Report
 from quiesce.kafka.outgoing import Headers, headers_of
 from quiesce.kafka.pioneers import Pioneers
-from quiesce.kafka.poller import Poller, serve_once
 from quiesce.kafka.settings import Settings, refused_settings
 from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named, no_leader
 from quiesce.outbox.event import ClaimedEvent
@@ -32,17 +31,6 @@ _ANY_PARTITION = -1
 _LATE_ANSWERS = 1.0
 """Seconds, at most, in which a producer that sends nothing more still hears of what it has sent."""
 
-_EVERY = 0.001
-"""Seconds between two looks of the loop at the delivery reports, while it serves them."""
-_MOMENT = 0.1
-"""Seconds that it goes on after the last large call was handed over."""
-
-_FEW = 10
-"""Events of a call, at most, that may end late."""
-
-_LATE = 0.02
-"""Seconds that it may: several calls then end in one turn of the loop, and are settled together."""
-
 _HEARD = 0.5
 """Seconds after which a producer is given up at the latest that takes nothing more."""
 
@@ -55,7 +43,7 @@ class Handle:
     """
 
     def __init__(self, settings: Settings, *, batch_size: int, alone: bool, late: bool = False) -> None:
-        """`batch_size` in bytes; `alone` makes each message a batch of its own; `late`: see `may_answer_late`."""
+        """`batch_size` in bytes; `alone` makes each message a batch of its own; `late`: see `Answering`."""
         self._loop = asyncio.get_running_loop()
         self.batch_size = batch_size
         self.alone = alone
@@ -70,14 +58,10 @@ class Handle:
         """Pioneers that are under way."""
         self.refused_batches: set[str] = set()
         """Topics that refused a batch as too large, where it could not be told which message was."""
-        self.flights: set[Flight] = set()
-        self._spare_reports: list[Reports] = []
         self.broken: str | None = None
         self.ended = False
         self.over: asyncio.Future[None] = self._loop.create_future()
         """Done once the handle is ended or broken."""
-        self._late = late
-        self._answered_since = inf
         self.given_up = 0
         self.last_error: str | None = None
         """Why a connection failed, for people."""
@@ -91,24 +75,7 @@ class Handle:
         except (KafkaException, TypeError, ValueError) as error:
             raise refused_settings("producer", error) from error
         self._producer: Producer | None = producer
-        self._poller = Poller([producer], self._on_error, self._served)
-        self._turn: asyncio.TimerHandle | None = None
-        """When the loop serves reports next, while it is the one to do so."""
-        self._loop_serves_until = 0.0
-
-    def begin(self, events: Sequence[ClaimedEvent]) -> Flight:
-        """A call of `publish` begins; `end` is called with it in any case."""
-        flight = Flight(self.judge, events, self._spare_reports.pop() if self._spare_reports else Reports())
-        self.flights.add(flight)
-        if len(events) > _FEW:
-            self._poller.be_prompt()
-        return flight
-
-    def end(self, flight: Flight) -> None:
-        self.flights.discard(flight)
-        reports = flight.spare()
-        if reports is not None:
-            self._spare_reports.append(reports)
+        self.answering = Answering(producer, self._on_error, lambda: self.usable, late)
 
     @property
     def usable(self) -> bool:
@@ -162,73 +129,8 @@ class Handle:
                     return len(events)
             except (TypeError, ValueError) as error:
                 flight.refuse(event.id, Dead(f"cannot be given to Kafka: {error}"))
-        self._poller.handed_over()
+        self.answering.handed_over()
         return len(events)
-
-    def serve(self) -> None:
-        """Serves the delivery reports that are there, on the loop's thread. Never waits, but for a broken producer."""
-        if self._producer is not None and serve_once(self._producer, 0.0, self._on_error):
-            self._finish_answered()
-
-    def serve_by_loop(self) -> None:
-        """Much is handed over: until it is answered, and a moment longer, the loop serves the reports, and the poller's
-        thread stands back.
-
-        The thread would have to fight the busy loop for the interpreter, report by report. It does so where it polls
-        when they come; hence the moment, in which the next call is made.
-        """
-        self._loop_serves_until = self._loop.time() + _MOMENT
-        if self._turn is None and self.usable:
-            self._poller.stand_back()
-            self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
-
-    def _serve_in_turn(self) -> None:
-        self._turn = None
-        goes_on = self.queued() or self._loop.time() < self._loop_serves_until
-        if goes_on and self.usable and not self._poller.hurries:
-            self.serve()
-            self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
-        else:
-            self._poller.take_over()
-
-    def hurry(self) -> None:
-        """What is handed over does not wait for a fuller batch, until `calm_down`."""
-        self._poller.hurry()
-
-    def calm_down(self) -> None:
-        self._poller.calm_down()
-
-    def may_answer_late(self, late: bool) -> None:
-        """Whether calls of a few events may end up to `_LATE` after their last answer. If not any more, those that
-        are answered end now."""
-        self._late = late
-        if not late:
-            self._poller.be_prompt()
-            self._finish_answered()
-
-    def _served(self) -> float:
-        """Called on the poller's thread. For how many seconds the end of calls that are answered may wait for others.
-
-        Where events come one by one, each of them would otherwise wake the loop, and be settled, for itself.
-        """
-        answered = self._answered()
-        if answered:
-            now = time.monotonic()
-            self._answered_since = min(self._answered_since, now)
-            late = self._answered_since + _LATE - now
-            if self._late and late > 0 and all(len(one.events) <= _FEW for one in tuple(self.flights)):
-                return late
-            on_loop(self._loop, self._finish_answered)
-        self._answered_since = inf
-        return 0.0
-
-    def _finish_answered(self) -> None:
-        for flight in self._answered():
-            flight.finish()
-
-    def _answered(self) -> list[Flight]:
-        """Calls that miss nothing. From any thread."""
-        return [flight for flight in tuple(self.flights) if flight.answered]
 
     def scouts_are_back(self) -> bool:
         """Whether every pioneer is answered; also once there will be no answers."""
@@ -287,14 +189,13 @@ class Handle:
         if self.usable:
             _LOG.warning("the Kafka producer will be replaced: %s", reason)
             self.broken = reason
-            self._poller.take_over()
+            self.answering.serve_by_thread()
         self._finish_flights()
 
     def _finish_flights(self) -> None:
         if not self.over.done():
             self.over.set_result(None)
-        for flight in tuple(self.flights):
-            flight.finish()
+        self.answering.finish_all()
 
     def _on_error(self, error: KafkaError) -> None:
         """Called on the poller's thread."""
@@ -314,7 +215,7 @@ class Handle:
 
     def queued(self) -> int:
         """Messages handed over and not answered."""
-        return 0 if self._producer is None else len(self._producer)
+        return self.answering.queued()
 
     async def settle(self, deadline: float) -> int:
         """Waits until every message is answered, or `deadline` (seconds of the monotonic clock)."""
@@ -323,7 +224,7 @@ class Handle:
 
     async def flush(self, deadline: float) -> int:
         """Sends what still waits for a fuller batch, and waits as `settle` does."""
-        self._poller.hurry()
+        self.answering.hurry()
         return await self.settle(deadline)
 
     async def give_up(self, deadline: float) -> int:
@@ -332,7 +233,7 @@ class Handle:
         Returns how many messages had no answer.
         """
         self.ended = True
-        self._poller.take_over()
+        self.answering.serve_by_thread()
         queued, before = self.queued(), self.given_up
         if self.broken is not None:
             # The brokers answer, so that nothing need be doubled: only what was not sent is taken back.
@@ -361,5 +262,5 @@ class Handle:
         """Lets the poller's thread destroy the producer: its destructor may wait for brokers."""
         self.ended = True
         self._producer = None
-        self._poller.stop()
-        await until(self._poller.is_gone, deadline)
+        self.answering.drop()
+        await until(self.answering.is_gone, deadline)

@@ -85,7 +85,7 @@ class KafkaPublisher:
         so, as long as it waits for none."""
         self._late = late
         if self._handle is not None:
-            self._handle.may_answer_late(late)
+            self._handle.answering.may_answer_late(late)
 
     def wait_behind_dead(self, holds_key: Callable[[str], bool]) -> None:
         """Events behind a dead letter of their key wait, on topics for which `holds_key`. The relay says so."""
@@ -151,17 +151,17 @@ class KafkaPublisher:
                 batch_size = self._topics.batch_size(topics)
                 if batch_size is not None and batch_size < handle.batch_size:
                     handle = await self._with_smaller_batches(handle, batch_size)
-                flight = handle.begin(events)
+                flight = handle.answering.begin(events, handle.judge)
                 try:
                     await hand_over(handle, flight, topics, refusals, self._topics, self._silence)
                 except BaseException:
-                    handle.end(flight)
+                    handle.answering.end(flight)
                     raise
             try:
                 while not await flight.wait(PATIENCE):
                     await self._silence.find_out(handle)
             finally:
-                handle.end(flight)
+                handle.answering.end(flight)
             return flight.outcomes
         finally:
             if call is None:
@@ -216,7 +216,7 @@ class KafkaPublisher:
         if handle is None:
             return 0
         self._generation += 1
-        flights = tuple(handle.flights)
+        flights = tuple(handle.answering.flights)
         given_up = await handle.give_up(deadline.at)
         self._topics.shut(handle.shut)
         # What was not answered may be so for a topic's sake: it is asked about before more is sent there.

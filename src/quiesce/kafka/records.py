@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from operator import methodcaller
 from typing import Protocol, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, Message
@@ -33,6 +34,12 @@ class _Fetched(Protocol):
 
 _topic = cast("Callable[[_Fetched], str]", Message.topic)
 _partition = cast("Callable[[_Fetched], int]", Message.partition)
+
+
+# Where a name is not UTF-8 it returns a list, with a hole in it, and sets an exception all the same. Called from Python
+# that is seen at once or, once the interpreter has specialised the call, somewhere behind it; from C always at once.
+# The next call would return that list and set none, and whoever looks into the hole crashes: one call for each message.
+_headers = methodcaller("headers")
 
 
 class Reader:
@@ -80,12 +87,12 @@ def _fault(message: _Fetched) -> Fault:
 
 
 def read_rest(message: Message) -> tuple[Headers, float]:
-    """The headers, and the time in seconds."""
+    """The headers, and the time in seconds. Once for each message, see `_headers`."""
     kind, milliseconds = message.timestamp()
     timestamp = 0.0 if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
     try:
         # The stubs allow text in headers, as `produce` does; what comes from a broker is bytes.
-        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+        headers = cast("list[tuple[str, bytes | None]]", _headers(message) or [])
     except (SystemError, UnicodeError):
         # confluent-kafka gives none of them if a single name is not UTF-8, which other clients let through. Raised
         # from here it would end the service, and the next one at the same record.

@@ -43,7 +43,7 @@ class Silence:
             return
         self._finding_out = True
         try:
-            topics = {event.topic for flight in handle.flights for event in flight.unanswered}
+            topics = {event.topic for flight in handle.answering.flights for event in flight.unanswered}
             if topics:
                 await self._topics.look_at(topics, handle.over)
             handle.leaderless = self._topics.leaderless(topics)
@@ -59,7 +59,7 @@ class Silence:
         """How many unanswered events wait for a leader."""
         return sum(
             (event.topic, partition_of(event.aggregate_id, self._topics.partitions(event.topic))) in handle.leaderless
-            for flight in handle.flights
+            for flight in handle.answering.flights
             for event in flight.unanswered
             if self._topics.partitions(event.topic)
         )
