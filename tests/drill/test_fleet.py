@@ -12,7 +12,7 @@ from small_http import ask
 from quiesce.drill.balancer import Balancer
 from quiesce.drill.fleet import Fleet
 from quiesce.drill.replica import Recipe
-from quiesce.drill.scenario import Step, perform, rolling_update, sigkill
+from quiesce.drill.scenario import perform, rolling_update, sigkill
 from quiesce.errors import StartError
 
 HERE = Path(__file__).parent
@@ -119,18 +119,21 @@ async def test_sigkill_cuts_only_what_was_open_to_it() -> None:
         assert kill.replica not in {end.replica for end in s.fleet.shutdowns}
 
 
-async def test_a_step_that_is_to_find_them_steady_waits_for_it() -> None:
-    done: list[str] = []
-
-    async def act(fleet: Fleet) -> None:
-        done.append("act")
-
-    async def until_steady() -> None:
-        done.append("steady")
-
+async def test_before_a_replica_is_taken_away_or_replaced_it_waits_for_what_is_to_settle() -> None:
     async with scene() as s:
-        await perform([Step("a", act), Step("b", act, steady=True)], s.fleet, done.append, until_steady)
-    assert done == ["a", "act", "steady load", "steady", "b", "act", "steady load"]
+        seen: list[list[str]] = []
+
+        async def settle() -> None:
+            seen.append([f"{replica.name} {replica.state}" for replica in s.fleet.replicas])
+
+        s.fleet.settle = settle
+        await s.fleet.add()
+        await perform([*rolling_update(1), *sigkill()], s.fleet, lambda step: None)
+
+    # Once the new one is ready, beside preStop; before the kill; before the killed one is replaced, gone from the fleet or not.
+    assert [seen[0], seen[1]] == [["r-1 preStop", "r-2 serving"], ["r-2 serving"]]
+    assert seen[2] in ([], ["r-2 killed"])
+    assert len(seen) == 3
 
 
 async def test_a_replica_that_ends_by_itself_is_a_problem() -> None:

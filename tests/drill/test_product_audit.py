@@ -90,8 +90,6 @@ async def test_the_tables_tell_marks_and_versions(database: str) -> None:
         await db.execute("INSERT INTO product VALUES ('a', 'a', 1, 7)")
     tables = Tables(database)
     assert await tables.products("orders") == ({"e1"}, {"a": 7})
-    assert await tables.handled("orders", {"e1"}, within=20.0)
-    assert not await tables.handled("orders", {"e1", "e2"}, within=0.3)
     began = asyncio.get_running_loop().time()
     assert await tables.drained(lambda: 30.0, "orders", {"e1"}) == 0
     assert asyncio.get_running_loop().time() - began < 20.0

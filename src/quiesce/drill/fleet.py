@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,10 @@ _ENDPOINT_LINGERS = 1.0
 _GONE_BOUND = 10.0
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Fleet:
     """Starts, replaces, stops and kills replicas behind a balancer, as Kubernetes does with pods.
 
@@ -35,6 +39,8 @@ class Fleet:
         prestop: seconds between a replica's leaving the balancer and its SIGTERM.
         grace_period: seconds from the beginning of its deletion to SIGKILL, `prestop` included.
         start_bound: seconds a replica may take until it is ready.
+        settle: what is waited for before a replica is taken away, which may make its preStop longer, and before one is
+            put into the place of one that was killed. It is bounded.
         logs: a directory that every replica's log is copied to; without one only those are kept, in the directory for
             temporary files, that did not end well.
         tell: gets a line for whatever happens.
@@ -48,6 +54,7 @@ class Fleet:
         prestop: float = 2.0,
         grace_period: float = 60.0,
         start_bound: float = 60.0,
+        settle: Callable[[], Awaitable[None]] = _nothing,
         logs: Path | None = None,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -56,6 +63,7 @@ class Fleet:
         self._prestop = prestop
         self._grace_period = grace_period
         self._start_bound = start_bound
+        self.settle = settle
         self._logs = logs
         self._tell = tell
         self._made = 0
@@ -191,7 +199,7 @@ class Fleet:
         if prestop > 0:
             replica.state = "preStop"
             self._tell(f"{replica.name} is out of the balancer; preStop of {prestop:g} s")
-            await asyncio.sleep(prestop)
+            await asyncio.gather(asyncio.sleep(prestop), self.settle())
             if replica.over:
                 return
         replica.state = "stopping"

@@ -23,6 +23,8 @@ class Plan:
         order_topic, product_topic: two of the servers' topics.
         consumer: whose marks in the inbox tell that a product event was handled; with the servers' suffix it is the
             name of its group.
+        settles: a replica is taken away only while every consumer has partitions, and all are taken. For a broker
+            whose groups do not survive anything else.
         logs: a directory for the replicas' logs; None keeps only those of replicas that did not end well.
         charges: what the payment API that the replicas use was asked, and did.
     """
@@ -36,5 +38,6 @@ class Plan:
     seconds: float = 30.0
     rate: float = 200.0
     prestop: float = 2.0
+    settles: bool = False
     logs: Path | None = None
     charges: Charges | None = None

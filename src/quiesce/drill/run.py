@@ -7,14 +7,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 from quiesce.drill.balancer import Balancer
-from quiesce.drill.fleet import Fleet
+from quiesce.drill.fleet import HOST, Fleet
 from quiesce.drill.judging import Played, judge
 from quiesce.drill.load import OrderLoad
 from quiesce.drill.picture import take_picture
 from quiesce.drill.plan import Plan
+from quiesce.drill.probe import partitions
 from quiesce.drill.product_load import ProductLoad
 from quiesce.drill.scenario import perform
-from quiesce.drill.servers import Servers
+from quiesce.drill.servers import PARTITIONS, Servers
 from quiesce.drill.side_by_side import side_by_side
 from quiesce.drill.tables import Tables
 from quiesce.drill.verdict import Verdict
@@ -23,11 +24,17 @@ from quiesce.errors import QuiesceError
 
 _SHOW_EVERY = 0.5
 _LOAD_BOUND = 30.0
-_STEADY_BOUND = 20.0
+_SETTLE_BOUND = 30.0
+_ASK_BOUND = 2.0
+_ASK_EVERY = 0.2
 _DRAIN_BOUND = 40.0
-"""Seconds: the embedded broker needs some ten to give the partitions of a killed consumer to another one."""
+"""Seconds: the embedded broker needs some eight to give the partitions of a killed consumer to another one."""
 
 _HURRIED_DRAIN_BOUND = 8.0
+
+
+async def _at_once() -> None:
+    pass
 
 
 class Drill:
@@ -93,6 +100,7 @@ class Drill:
             plan.recipe(self._servers),
             self._played.balancer,
             prestop=plan.prestop,
+            settle=self._settle if plan.settles else _at_once,
             logs=plan.logs,
             tell=self._view.tell,
         )
@@ -111,16 +119,21 @@ class Drill:
         self._spawn(self._show(), "view")
         began = time.monotonic()
         try:
-            await perform(plan.steps, fleet, self._at_step, self._until_steady)
+            await perform(plan.steps, fleet, self._at_step)
             await asyncio.sleep(max(0.0, began + plan.seconds - time.monotonic()))
         finally:
             self._played.cpu = (time.process_time() - cpu) / (time.monotonic() - began)
 
-    async def _until_steady(self) -> None:
-        """Until the consumers have handled what is on their topic by now: no rebalance holds any of its partitions."""
-        products, tables = self._played.products, self._played.tables
-        if products is not None and tables is not None:
-            await tables.handled(self._plan.consumer, {event.event_id for event in products.published}, _STEADY_BOUND)
+    async def _settle(self) -> None:
+        """Waits until every replica's consumer has partitions, and they have all: no join is under way."""
+        until = time.monotonic() + _SETTLE_BOUND
+        while time.monotonic() < until and self._played.fleet is not None:
+            ports = [replica.port for replica in self._played.fleet.replicas if not replica.over]
+            held = await asyncio.gather(*(partitions(HOST, port, _ASK_BOUND) for port in ports))
+            if all(held) and sum(held) == PARTITIONS:
+                return
+            await asyncio.sleep(_ASK_EVERY)
+        self._view.tell(f"the consumers have not settled in {_SETTLE_BOUND:g} s")
 
     async def _wind_down(self) -> None:
         """Load off, outbox empty, replicas stopped. Each of it bounded."""

@@ -13,12 +13,11 @@ from quiesce.errors import StartError
 @dataclass(frozen=True, slots=True)
 class Step:
     """One thing done to a fleet. `after`: seconds from the scenario's begin before which it does not begin; a
-    step always waits for the end of the one before. `steady`: it also waits until the consumers are steady."""
+    step always waits for the end of the one before."""
 
     title: str
     act: Callable[[Fleet], Awaitable[object]]
     after: float = 0.0
-    steady: bool = False
 
 
 def rolling_update(replicas: int, *, after: float = 0.0) -> list[Step]:
@@ -26,21 +25,12 @@ def rolling_update(replicas: int, *, after: float = 0.0) -> list[Step]:
     return [Step(f"rolling update {number} of {replicas}", _replace_oldest, after) for number in range(1, replicas + 1)]
 
 
-def sigkill(*, after: float = 0.0, steady: bool = False) -> list[Step]:
+def sigkill(*, after: float = 0.0) -> list[Step]:
     """Kills the oldest replica with SIGKILL and starts another in its place."""
-    return [Step("SIGKILL", _kill_oldest, after, steady), Step("replacement of the killed one", Fleet.add)]
+    return [Step("SIGKILL", _kill_oldest, after), Step("replacement of the killed one", _add)]
 
 
-async def _at_once() -> None:
-    pass
-
-
-async def perform(
-    steps: Sequence[Step],
-    fleet: Fleet,
-    at_step: Callable[[str], None],
-    until_steady: Callable[[], Awaitable[None]] = _at_once,
-) -> None:
+async def perform(steps: Sequence[Step], fleet: Fleet, at_step: Callable[[str], None]) -> None:
     """Performs the steps one after the other. `at_step` gets the title of each as it begins.
 
     Raises:
@@ -52,9 +42,6 @@ async def perform(
         if early > 0:
             at_step("steady load")
             await asyncio.sleep(early)
-        if step.steady:
-            at_step("steady load")
-            await until_steady()
         at_step(step.title)
         await step.act(fleet)
     at_step("steady load")
@@ -65,7 +52,13 @@ async def _replace_oldest(fleet: Fleet) -> None:
 
 
 async def _kill_oldest(fleet: Fleet) -> None:
+    await fleet.settle()
     await fleet.kill(_oldest(fleet))
+
+
+async def _add(fleet: Fleet) -> None:
+    await fleet.settle()
+    await fleet.add()
 
 
 def _oldest(fleet: Fleet) -> Replica:

@@ -81,22 +81,6 @@ class Tables:
             orders = await connection.fetch(ORDERS, timeout=_TIMEOUT_OF_ALL)
         return [_row(row) for row in rows], {order["id"]: order["status"] for order in orders}
 
-    async def handled(self, consumer: str, published: Collection[str], within: float, every: float = 0.2) -> bool:
-        """Waits until `consumer` has marked all of it, at most `within` seconds. Whether it has.
-
-        Raises:
-            Unavailable: the database cannot be reached.
-        """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + within
-        async with self._reading() as connection:
-            while True:
-                if await _marked(connection, consumer) >= set(published):
-                    return True
-                if loop.time() >= until:
-                    return False
-                await asyncio.sleep(every)
-
     async def products(self, consumer: str) -> tuple[set[str], dict[str, int]]:
         """The ids of the events that a consumer has marked, and the version of each product, as of one instant.
 
