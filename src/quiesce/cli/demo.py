@@ -195,7 +195,7 @@ def _order_service(servers: "Servers", *, store: str, payment_url: str) -> "Reci
             "PRODUCT_TOPIC": servers.topics[PRODUCT_TOPIC],
             "CONSUMER_GROUP": f"{CONSUMER}{servers.suffix}",
             # The embedded broker lets a member join after half its session timeout; others take six seconds and more.
-            "SESSION_TIMEOUT_MS": "6000" if servers.suffix else "3000",
+            "SESSION_TIMEOUT_MS": "6000" if servers.suffix else "4000",
             "HEARTBEAT_INTERVAL_MS": "300",
             # Quick, so that most orders have a second event and their order on the topic can be checked.
             "EXPIRE_AFTER": "2",
