@@ -130,7 +130,8 @@ async def test_before_a_replica_is_taken_away_or_replaced_it_waits_for_what_is_t
         await s.fleet.add()
         await perform([*rolling_update(1), *sigkill()], s.fleet, lambda step: None)
 
-    # Once the new one is ready, beside preStop; before the kill; before the killed one is replaced, gone from the fleet or not.
+    # Once the new one is ready, beside preStop; before the kill; before the killed one is replaced, which may be gone
+    # from the fleet by then.
     assert [seen[0], seen[1]] == [["r-1 preStop", "r-2 serving"], ["r-2 serving"]]
     assert seen[2] in ([], ["r-2 killed"])
     assert len(seen) == 3

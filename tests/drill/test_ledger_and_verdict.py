@@ -94,6 +94,13 @@ def test_each_fault_makes_it_fail_and_is_told(change: dict[str, object], told: s
     assert told in "; ".join(verdict.faults())
 
 
+def test_what_still_waits_is_no_fault_where_the_broker_may_have_left_the_group_alone() -> None:
+    waiting = replace(GOOD, products=ProductFindings(7, (), 3, ()))
+
+    assert waiting.faults() == ["3 product events still wait for the consumers"]
+    assert (replace(waiting, may_wait=True).faults(), replace(waiting, interrupted=True).faults()) == ([], [])
+
+
 def test_interrupted_before_there_was_anything_to_audit() -> None:
     nothing = Findings(0, 0, (), (), 0, 0, (), ())
 

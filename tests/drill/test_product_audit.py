@@ -22,26 +22,26 @@ PUBLISHED = [ProductEvent("e1", "a", 1, 0, 0), ProductEvent("e2", "b", 2, 1, 5),
 def test_handled_and_as_new_as_the_last_event_is_clean() -> None:
     found = audit_products(PUBLISHED, {"e1", "e2", "e3", "of another one"}, {"a": 3, "b": 4}, {0: 2, 1: 6})
     assert found == ProductFindings(3, (), 0, ())
-    assert (found.clean, found.faults(interrupted=False)) == (True, [])
+    assert (found.clean, found.faults(may_wait=False)) == (True, [])
 
 
 def test_what_was_committed_and_not_handled_is_lost() -> None:
     found = audit_products(PUBLISHED, {"e1", "e3"}, {"a": 3}, {0: 2, 1: 6})
     assert found == ProductFindings(3, ("e2",), 0, ())
-    assert found.faults(interrupted=True) == ["1 product events lost: e2"]
+    assert found.faults(may_wait=True) == ["1 product events lost: e2"]
 
 
 def test_what_was_neither_waits_which_only_an_interrupted_drill_may_end_with() -> None:
     for committed in ({0: 2, 1: 5}, {0: 2}):
         found = audit_products(PUBLISHED, {"e1", "e3"}, {"a": 3}, committed)
         assert found == ProductFindings(3, (), 1, ())
-        assert (found.clean, found.faults(interrupted=True)) == (False, [])
-        assert found.faults(interrupted=False) == ["1 product events still wait for the consumers"]
+        assert (found.clean, found.faults(may_wait=True)) == (False, [])
+        assert found.faults(may_wait=False) == ["1 product events still wait for the consumers"]
 
 
 def test_a_row_that_is_older_than_what_was_handled_is_told() -> None:
     found = audit_products(PUBLISHED, {"e1", "e2", "e3"}, {"a": 1}, {0: 2, 1: 6})
-    assert found.faults(interrupted=True) == ["2 products older than their last event: a, b"]
+    assert found.faults(may_wait=True) == ["2 products older than their last event: a, b"]
     assert found.as_dict() == {"published": 3, "lost": 0, "waiting": 0, "stale": 2}
 
 

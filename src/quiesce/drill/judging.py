@@ -64,6 +64,7 @@ async def judge(plan: Plan, servers: Servers, played: Played, view: View, cancel
         kills=tuple(fleet.kills) if fleet else (),
         problems=[*played.problems, *(fleet.problems if fleet else ())],
         interrupted=played.interrupted,
+        may_wait=plan.settles,
         seconds=ledger.answered_at[-1] if ledger.answered_at else 0.0,
         p50=percentile(ledger.latencies, 0.50),
         p99=percentile(ledger.latencies, 0.99),

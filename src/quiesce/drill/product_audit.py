@@ -23,12 +23,13 @@ class ProductFindings:
     def clean(self) -> bool:
         return not (self.lost or self.waiting or self.stale)
 
-    def faults(self, interrupted: bool) -> list[str]:
-        """A line for each kind of thing that went wrong. Who was interrupted need not have handled everything."""
+    def faults(self, may_wait: bool) -> list[str]:
+        """A line for each kind of thing that went wrong. `may_wait`: not everything need be handled, since it was
+        interrupted, or the broker may leave a group without partitions."""
         lines = [f"{len(self.lost)} product events lost: {_some(self.lost)}"] if self.lost else []
         if self.stale:
             lines.append(f"{len(self.stale)} products older than their last event: {_some(self.stale)}")
-        if self.waiting and not interrupted:
+        if self.waiting and not may_wait:
             lines.append(f"{self.waiting} product events still wait for the consumers")
         return lines
 

@@ -27,9 +27,7 @@ _LOAD_BOUND = 30.0
 _SETTLE_BOUND = 30.0
 _ASK_BOUND = 2.0
 _ASK_EVERY = 0.2
-_DRAIN_BOUND = 40.0
-"""Seconds: the embedded broker needs some eight to give the partitions of a killed consumer to another one."""
-
+_DRAIN_BOUND = 30.0
 _HURRIED_DRAIN_BOUND = 8.0
 
 

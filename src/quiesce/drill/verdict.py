@@ -77,6 +77,8 @@ class Verdict:
     kills: Sequence[Kill] = ()
     problems: Sequence[str] = ()
     interrupted: bool = False
+    may_wait: bool = False
+    """Consumed events may be left at the end: the broker may leave a group without partitions."""
     seconds: float = 0.0
     """Seconds of load."""
     p50: float = 0.0
@@ -106,7 +108,7 @@ class Verdict:
         if self.payments is not None:
             lines += _payment_faults(self.payments)
         if self.products is not None:
-            lines += self.products.faults(self.interrupted)
+            lines += self.products.faults(self.interrupted or self.may_wait)
         lines += [shutdown.fault() for shutdown in self.shutdowns if not shutdown.clean]
         lines += self.problems
         if found.accepted == 0 and not self.interrupted:

@@ -204,6 +204,8 @@ def _product_rows(verdict: Verdict) -> list[tuple[str, str, str, bool]]:
     if found is None:
         return []
     detail = f"of {found.published} published; {found.waiting} not handled yet"
+    if found.waiting and verdict.may_wait:
+        detail += ": the embedded broker's group is left without partitions"
     if found.stale:
         detail += f"; {len(found.stale)} products older than their last event"
     return [("product events lost", str(len(found.lost)), detail, found.clean)]
