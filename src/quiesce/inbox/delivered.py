@@ -38,6 +38,8 @@ class KeyQueue:
     in_hand: bool = False
     until: float = -inf
     """The instant before which the first one may not begin."""
+    limit: float = inf
+    """How many may wait before nothing above them begins any more."""
 
 
 class Delivered:
@@ -88,6 +90,8 @@ class Delivered:
         """While it is leaving: what will not begin any more, and nobody has asked for yet."""
         self.dropped = False
         self.full = False
+        self.queue_limit: float = inf
+        """Of a key that is new here, see `Window.limit_queues`."""
         self._free_nulls = free_nulls
         self._marks: deque[tuple[int, int, int]] = deque()
         self._count = self._bytes = 0
@@ -132,6 +136,9 @@ class Delivered:
             of_key = self.key_queues.get(self.order_key(self.queue[0])) if self.key_queues else None
             if of_key is None:
                 return True
+            if len(of_key.records) >= of_key.limit and of_key.until == -inf:
+                # What waits for its next attempt holds up nobody: it would not be done in time in any case.
+                return False
             of_key.records.append(self.queue.popleft())
         return False
 
@@ -147,10 +154,6 @@ class Delivered:
             if first < place:
                 place = first
         return place
-
-    def longest_queue(self) -> int:
-        """How many records wait behind one key, at most."""
-        return max([len(of_key.records) for of_key in self.key_queues.values()], default=0)
 
     def ahead(self) -> int:
         """How many records were delivered from the first one that is not done on, rounded up to a delivery.

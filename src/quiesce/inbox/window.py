@@ -42,9 +42,7 @@ class Window:
         self.in_hand: set[Piece] = set()
         self.left = 0
         """Records delivered and not done."""
-        self.queue_limit: float = inf
-        """Records that may wait behind one key, beyond which no more of its partition are wanted. What is done above
-        them comes again if their partition goes and they cannot be done in time."""
+        self._queue_limit: float = inf
         self._ahead = ahead
         self._ahead_bytes = ahead_bytes
         self._free_nulls = free_nulls
@@ -67,13 +65,14 @@ class Window:
                 part = None
             if part is None:
                 part = Delivered(source, number, those[0].offset, free_nulls=self._free_nulls)
+                part.queue_limit = self._queue_limit
                 self.parts[source] = part
                 self._choice.came(part)
             if not checked:
                 part.unchecked_from = min(part.unchecked_from, those[0].offset)
             self.left += part.deliver(those, number)
             count, size = part.extent()
-            part.full = count >= self._ahead or size >= self._ahead_bytes or part.longest_queue() > self.queue_limit
+            part.full = count >= self._ahead or size >= self._ahead_bytes
         return stale
 
     def check(self, *, suspect: bool) -> None:
@@ -112,6 +111,17 @@ class Window:
         del self.parts[part.source]
 
     # Beginning.
+
+    def limit_queues(self, records: float) -> None:
+        """How many records may wait behind a key of which nothing is known yet, before nothing above them begins any
+        more. What is known of a key is its `KeyQueue.limit`.
+
+        What is done above them comes again if their partition goes and they cannot be done in time.
+        """
+        if not 0.9 * self._queue_limit <= records <= 1.1 * self._queue_limit:
+            self._queue_limit = records
+            for part in self.parts.values():
+                part.queue_limit = records
 
     def next(self, now: float) -> Piece | None:
         """The next piece that may begin now. It is in hand from then on."""
@@ -159,11 +169,7 @@ class Window:
                 self.left -= part.hand_back()
             if part.full:
                 count, size_ahead = part.extent()
-                part.full = (
-                    count > self._ahead // 2
-                    or size_ahead > self._ahead_bytes // 2
-                    or part.longest_queue() > self.queue_limit / 2
-                )
+                part.full = count > self._ahead // 2 or size_ahead > self._ahead_bytes // 2
         return late
 
     def _done(self, piece: Piece, part: Delivered, size: int) -> None:

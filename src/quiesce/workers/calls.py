@@ -19,8 +19,11 @@ from quiesce.workers.terms import Terms
 
 log = logging.getLogger("quiesce.workers")
 
-LEAST_QUEUE = 10
-"""So many records may wait behind one key in any case: slow handlers of other keys shall not stand for it."""
+MOST_UNKNOWN = 10
+"""Records that may wait behind a key of which nothing is known yet, at most."""
+
+REMEMBERED = 60.0
+"""Seconds, at least, in which a slow call keeps a key of which nothing is known from being taken for a quick one."""
 
 
 class Calls:
@@ -50,8 +53,9 @@ class Calls:
         """Nothing more begins."""
         self._longest = 0.0
         """Seconds of the longest call of late."""
-        self._mean = 0.0
-        """Seconds of a call that handled its piece, of late."""
+        self._slowest = self._slowest_before = 0.0
+        """Seconds of the slowest call since `_slowest_since`, and of the one in the time before that."""
+        self._slowest_since = -inf
         self._terms = terms
         self._source = terms.source
         self._revoke_bound = terms.revoke_bound
@@ -67,6 +71,8 @@ class Calls:
         self._due: asyncio.TimerHandle | None = None
         self._tears = Tears(terms, starts, self.running, fail)
         self._over = False
+        # Until something is known.
+        window.limit_queues(1.0)
 
     def running(self) -> Collection[Call]:
         return self._running.values()
@@ -164,18 +170,32 @@ class Calls:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
             if isinstance(outcome, Handled):
-                self._took(self._loop.time() - call.began)
+                self._took(call)
             late = self._window.ended(call.piece, outcome)
             if not self._over:
                 self._tell_landed(call, outcome, late)
         except BaseException as error:  # noqa: BLE001 - in a callback it would be logged, and nothing more would ever begin
             self._fail(error)
 
-    def _took(self, seconds: float) -> None:
-        """So many may wait behind one key that they are done within half of the time that a revoke leaves them."""
-        self._mean += 0.05 * (seconds - self._mean)
+    def _took(self, call: Call) -> None:
+        """So many may wait behind one key as are done in time when their partition goes, by what its last call took."""
+        now = self._loop.time()
+        seconds = now - call.began
+        if call.piece.of_key is not None:
+            call.piece.of_key.limit = self._done_in_time(seconds)
+        if now >= self._slowest_since + REMEMBERED:
+            self._slowest_before, self._slowest, self._slowest_since = self._slowest, 0.0, now
+        self._slowest = max(self._slowest, seconds)
+        # What nobody knows yet may be as slow as the slowest of late.
+        slowest = max(self._slowest, self._slowest_before)
+        self._window.limit_queues(min(MOST_UNKNOWN, self._done_in_time(slowest)))
+
+    def _done_in_time(self, seconds: float) -> float:
+        """How many calls of one key, of so many seconds, a revoke leaves time for behind the one in hand: half of what
+        gets through while anything may still begin, see `Revokes`. None, where calls take a quarter of the bound."""
+        bound = self._revoke_bound
         share = min(1.0, self._terms.concurrency / max(1, len(self._window.parts)))
-        self._window.queue_limit = max(LEAST_QUEUE, share * self._revoke_bound / (4 * max(self._mean, 1e-6)))
+        return share * bound // (4 * max(seconds, 1e-6))
 
     # The end.
 
