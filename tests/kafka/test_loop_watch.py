@@ -1,6 +1,7 @@
 """A loop that is blocked while partitions have to go is noticed from another thread."""
 
 import asyncio
+import logging
 import threading
 import time
 
@@ -45,3 +46,21 @@ async def test_K11_a_loop_that_is_blocked_ends_the_process_and_the_log_says_wher
 
 async def test_a_loop_that_turns_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await watched(False, monkeypatch) == []
+
+
+async def test_a_log_that_takes_nothing_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_watch, "_TELL_BOUND", 0.05)
+    free = threading.Event()
+
+    class Stuck(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            free.wait(30)
+
+    stuck = Stuck()
+    logging.getLogger("quiesce.kafka").addHandler(stuck)
+    try:
+        assert await watched(True, monkeypatch) == [1]
+        assert not free.is_set()
+    finally:
+        free.set()
+        logging.getLogger("quiesce.kafka").removeHandler(stuck)

@@ -335,6 +335,18 @@ def test_the_last_commit_waits_for_a_rebalance_as_long_as_the_drain_lets_it() ->
     virtual_time.run(main())
 
 
+def test_K7_while_a_commit_waits_for_a_rebalance_handling_goes_on() -> None:
+    async def main() -> None:
+        source = MemorySource([record(n) for n in range(30)], commit_seconds=4.0)
+        handler, seen = Handler(0.1), []
+        asyncio.get_running_loop().call_at(3.05, lambda: seen.append((len(handler.handled), dict(source.committed))))
+        stop = await run(Consumer(source, handler), stop_at=30.0)
+        assert seen == [(30, {})]
+        assert (source.committed, sorted(handler.handled), stop.abandoned) == ({ZERO: 30}, list(range(30)), [])
+
+    virtual_time.run(main())
+
+
 def test_an_error_that_is_no_outage_ends_the_worker() -> None:
     async def main() -> None:
         source = MemorySource([record(0)])

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from broker import wait_until
-from test_consumer_processes import PARTITIONS, Load, effects, sql
+from test_consumer_processes import PARTITIONS, roll_three, sql
 
 from quiesce.testing.service_process import ServiceProcess
 from quiesce_pytest import MakeTopic
@@ -40,25 +39,5 @@ def batching(kafka: str, orders: str, group: str, database: str) -> Iterator[Cal
 def test_a_rolling_restart_of_three_consumers_of_batches_under_load_handles_everything_once(
     kafka: str, orders: str, database: str, batching: Callable[[], ServiceProcess]
 ) -> None:
-    with Load(kafka, orders) as load:
-        replicas = [batching() for _ in range(3)]
-        everyone = list(replicas)
-        for replica in replicas:
-            replica.wait_for("handles", 60)
-        for _ in range(3):
-            fresh = batching()
-            everyone.append(fresh)
-            fresh.wait_for("handles", 60)
-            replicas.append(fresh)
-            oldest = replicas.pop(0)
-            oldest.signal()
-            assert oldest.wait(40) == 0, oldest.text()
-    wait_until(lambda: len(effects(database)) == load.acked, f"{load.acked} records are handled", 60)
-    for replica in replicas:
-        replica.signal()
-    for replica in replicas:
-        assert replica.wait(40) == 0, replica.text()
-    seen = effects(database)
-    assert len(seen) == load.acked > 100
-    assert set(seen.values()) == {1}, f"twice: {[place for place, count in seen.items() if count > 1]}"
+    everyone = roll_three(batching, kafka, orders, database)
     assert any(re.search(r"batch of \d+", replica.text()) for replica in everyone), "they came one by one"

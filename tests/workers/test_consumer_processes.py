@@ -102,25 +102,15 @@ class Load:
 both_protocols = pytest.mark.parametrize("protocol", ["classic", "consumer"])
 
 
-@pytest.mark.needs("kafka")
-@pytest.mark.timeout(240)  # six processes, three of them one after the other
-@both_protocols
-def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_everything_once(
-    protocol: str, kafka: str, own_kafka: Callable[..., LocalKafka], name: str, database: str, start: Start
-) -> None:
-    # Sessions as long as they are by default: on a machine that is too busy a short one ends, and that is a crash.
-    where = {"BOOTSTRAP": kafka, "PROTOCOL": protocol, "SESSION_MS": "45000"}
-    if protocol == "consumer":
-        broker = own_kafka(properties={"group.consumer.session.timeout.ms": "45000"})
-        broker.create_topic(name, PARTITIONS)
-        where["BOOTSTRAP"] = broker.bootstrap
-    with Load(where["BOOTSTRAP"], name) as load:
-        replicas = [start("plain", **where) for _ in range(3)]
+def roll_three(begin: Callable[[], ServiceProcess], bootstrap: str, topic: str, database: str) -> list[ServiceProcess]:
+    """Three consumers, replaced one by one under load: everything is handled once. Returns all that ran."""
+    with Load(bootstrap, topic) as load:
+        replicas = [begin() for _ in range(3)]
         everyone = list(replicas)
         for replica in replicas:
             replica.wait_for("handles", 60)
         for _ in range(3):
-            fresh = start("plain", **where)
+            fresh = begin()
             everyone.append(fresh)
             fresh.wait_for("handles", 60)
             replicas.append(fresh)
@@ -135,7 +125,22 @@ def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_
     seen = effects(database)
     assert len(seen) == load.acked > 100
     assert set(seen.values()) == {1}, f"twice: {[place for place, count in seen.items() if count > 1]}"
-    for replica in everyone:
+    return everyone
+
+
+@pytest.mark.needs("kafka")
+@pytest.mark.timeout(240)  # six processes, three of them one after the other
+@both_protocols
+def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_everything_once(
+    protocol: str, kafka: str, own_kafka: Callable[..., LocalKafka], name: str, database: str, start: Start
+) -> None:
+    # Sessions as long as they are by default: on a machine that is too busy a short one ends, and that is a crash.
+    where = {"BOOTSTRAP": kafka, "PROTOCOL": protocol, "SESSION_MS": "45000"}
+    if protocol == "consumer":
+        broker = own_kafka(properties={"group.consumer.session.timeout.ms": "45000"})
+        broker.create_topic(name, PARTITIONS)
+        where["BOOTSTRAP"] = broker.bootstrap
+    for replica in roll_three(lambda: start("plain", **where), where["BOOTSTRAP"], name, database):
         text = replica.text()
         assert "gave back" in text
         assert "was not done" not in text, "the bound of a revoke was not kept"

@@ -67,6 +67,7 @@ def unheard_leaving(receive: Receive, decided: asyncio.Event) -> Receive:
         if message["type"] == "http.disconnect":
             # Servers may say it once, and whoever asks may give up waiting here.
             left = message
+            # Not bounded here: it is a wait for the client, and ends with its request, which a drain bounds.
             await decided.wait()
         return message
 

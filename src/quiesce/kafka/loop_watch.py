@@ -22,6 +22,9 @@ _LOOK = 0.1
 """Five seconds in so many looks: after a stop of the whole process (SIGSTOP, a sleeping machine) the loop gets its turn
 between two of them."""
 
+_TELL_BOUND = 1.0
+"""Seconds for the log to say so. The next owner begins meanwhile, so the process ends whether or not it could."""
+
 
 class LoopWatch:
     """Made on the loop's thread."""
@@ -44,7 +47,14 @@ class LoopWatch:
                 return
         frame = sys._current_frames().get(self._thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else "no stack\n"
-        _LOG.critical("%s; the event loop is blocked: nothing can be torn, so the process ends. At:\n%s", why, stack)
-        for handler in logging.getLogger().handlers:
-            handler.flush()
+        # In a thread of its own: what blocks the loop may hold the lock of a log handler, or stand in a full pipe.
+        telling = threading.Thread(target=_tell, args=(why, stack), daemon=True)
+        telling.start()
+        telling.join(_TELL_BOUND)
         self._leave(1)
+
+
+def _tell(why: str, stack: str) -> None:
+    _LOG.critical("%s; the event loop is blocked: nothing can be torn, so the process ends. At:\n%s", why, stack)
+    for handler in logging.getLogger().handlers:
+        handler.flush()
