@@ -54,6 +54,29 @@ async def test_for_now_is_a_retry_and_says_why(cluster: MockCluster) -> None:
     await publisher.close(within(1))
 
 
+async def test_O24_slow_answers_beside_a_partition_without_a_leader_cost_no_producer(
+    cluster: MockCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was sent to that partition, so that nothing sent waits for its leader."""
+    topic = cluster.create_topic("t", 3)
+    cluster.set_leader(topic, 1, -1)
+    publisher = await KafkaPublisher(cluster.bootstrap).open()
+    keys = [f"key {n}" for n in range(30)]
+    lost = {key for key in keys if partition_of(key, 3) == 1}
+    page = [event(topic, key) for key in keys]
+    async with asyncio.timeout(10):
+        answers = await publisher.publish(page)
+    assert {one.aggregate_id for one in page if answers[one.id] != DISPATCHED} == lost
+    cluster.set_round_trip(1.3)  # answers are asked after from one second on
+    page = [event(topic, key) for key in keys]
+    async with asyncio.timeout(15):
+        answers = await publisher.publish(page)
+    assert {one.aggregate_id for one in page if answers[one.id] != DISPATCHED} == lost
+    assert "will be replaced" not in caplog.text
+    cluster.set_round_trip(0)
+    await publisher.close(within(2))
+
+
 async def test_O24_a_forbidden_topic_is_let_alone_while_others_flow(
     cluster: MockCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,8 +47,10 @@ class Silence:
             if topics:
                 await self._topics.look_at(topics, handle.over)
             handle.leaderless = self._topics.leaderless(topics)
-            handle.draining = bool(handle.leaderless)
-            if handle.draining and handle.queued() <= self._stuck(handle):
+            # Not where a partition has no leader and nothing was sent to it: the others are only slow.
+            stuck = self._stuck(handle)
+            handle.draining = stuck > 0
+            if handle.draining and handle.queued() <= stuck:
                 handle.fail("nothing can be sent to partitions without a leader; the others go on")
         finally:
             self._asked_at = time.monotonic()
