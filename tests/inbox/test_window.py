@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.delivered import Delivered
 from quiesce.inbox.piece import Handled, Held, Outage, Outcome, Piece, PutBack, Split, place_of
 from quiesce.inbox.record import Record, TopicPartition
@@ -52,6 +53,12 @@ def places(window: Window) -> dict[TopicPartition, int]:
     return found
 
 
+def beyond(window: Window) -> list[int]:
+    """The offsets of partition 0 that are committed as done behind the place."""
+    (done,) = [one.beyond().get(ZERO, Beyond(0)) for one in window.to_commit()]
+    return [offset for offset in range(done.base, done.end) if offset in done]
+
+
 def test_records_of_one_key_are_begun_one_after_the_other_and_others_beside_them() -> None:
     window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"a"))
     first, other = begin(window), begin(window)
@@ -79,23 +86,26 @@ def test_K2_one_never_begun_holds_the_commit_in_front_of_itself() -> None:
     window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"c"))
     first, second, third = begin(window), begin(window), begin(window)
     assert offsets(third) == [3]
+    assert places(window) == {}
     window.ended(second, Handled())
     window.ended(third, Handled())
-    assert places(window) == {}
+    assert places(window) == {ZERO: 0}
+    assert beyond(window) == [2, 3]
     window.ended(first, Handled())
     assert places(window) == {ZERO: 1}
     part = window.parts[ZERO]
-    window.leave(part, 0.0)
-    window.begin_no_more(part)
+    window.leave(part)
     assert [one.offset for one in part.handed_back] == [1]
     assert places(window) == {ZERO: 1}, "one that was put away is passed over"
+    assert beyond(window) == [2, 3]
 
 
 def test_K3_the_second_ends_first_and_gaps_are_nothing_to_wait_for() -> None:
     window = single(record(3, b"a"), record(7, b"b"), record(9, b"c"))
     three, seven, nine = begin(window), begin(window), begin(window)
     window.ended(seven, Handled())
-    assert places(window) == {}
+    assert places(window) == {ZERO: 3}
+    assert 7 in beyond(window)
     window.ended(three, Handled())
     assert places(window) == {ZERO: 9}
     window.ended(nine, Handled())
@@ -283,54 +293,64 @@ def test_large_records_make_a_partition_full_though_they_are_few() -> None:
     assert window.full() == frozenset(), "one that is larger than all of it goes alone"
 
 
-def test_what_is_put_away_of_a_leaving_partition_is_neither_begun_nor_committed() -> None:
-    window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"b"))
+def test_a_commit_that_is_confirmed_is_not_made_again_until_more_is_handled() -> None:
+    window = single(record(0, b"a"), record(1, b"b"), record(2, b"c"))
+    begin(window)
+    one, two = begin(window), begin(window)
+    window.ended(one, Handled())
+    (commit,) = window.to_commit()
+    window.ended(two, Handled())
+    assert window.confirmed(commit) == 1
+    assert window.unconfirmed == 1
+    assert beyond(window) == [1, 2], "what ended while it was on its way comes with the next"
+    (commit,) = window.to_commit()
+    assert window.confirmed(commit) == 1
+    assert window.to_commit() == []
+
+
+def test_what_has_not_begun_of_a_leaving_partition_never_does_and_all_that_was_done_is_told() -> None:
+    window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"b"), record(4, b"c"))
     one, two = begin(window), begin(window)
     part = window.parts[ZERO]
-    window.leave(part, 0.0)
-    assert [left.offset for left in part.handed_back] == [3]
+    window.leave(part)
+    assert sorted(left.offset for left in part.handed_back) == [1, 3, 4]
     window.ended(two, Handled())
     window.ended(one, PutBack())
-    assert [left.offset for left in part.handed_back] == [3, 1]
     assert not part.in_hand
     assert window.next(1e9) is None
-    assert places(window) == {}
+    assert places(window) == {ZERO: 0}
+    assert beyond(window) == [2]
     assert window.left == 0
 
 
-def test_K2_what_waits_below_the_last_begun_of_a_leaving_partition_still_begins_so_that_all_done_is_committed() -> None:
+def test_K2_all_that_was_done_behind_a_hot_key_is_told_when_its_partition_leaves() -> None:
     window = single(*(record(n, b"a" if n in (0, 2, 4, 9) else b"k%d" % n) for n in range(10)))
     hot = begin(window)
     for _ in range(5):
         window.ended(begin(window), Handled())
     part = window.parts[ZERO]
-    assert part.begun == 8
-    window.leave(part, 0.0)
-    assert [one.offset for one in part.handed_back] == [8, 9]
-    order = []
-    while True:
-        order += offsets(hot)
-        window.ended(hot, Handled())
-        if (piece := window.next(0.0)) is None:
-            break
-        hot = piece
-    assert order == [0, 2, 4]
-    assert places(window) == {ZERO: 8}
+    window.leave(part)
+    assert sorted(one.offset for one in part.handed_back) == [2, 4, 8, 9]
+    window.ended(hot, Handled())
+    assert window.next(1e9) is None
     assert window.left == 0
+    assert places(window) == {ZERO: 2}
+    assert beyond(window) == [3, 5, 6, 7]
 
 
-def test_a_key_in_backoff_is_not_waited_for_and_nothing_behind_it_begins_once_its_partition_leaves() -> None:
+def test_a_key_in_backoff_is_handed_back_as_soon_as_its_partition_leaves() -> None:
     window = single(record(0, b"a"), record(1, b"a"), record(2, b"b"), record(3, b"b"))
     failing, other = begin(window), begin(window)
     window.ended(other, Handled())
     part = window.parts[ZERO]
-    window.leave(part, 0.0)
-    assert part.left == 2, "the one in hand, and the one behind it"
+    window.leave(part)
+    assert part.left == 1, "the one in hand"
     window.ended(failing, Held({place_of(failing.records[0]): 5.0}))
     assert window.next(1e9) is None
     assert sorted(one.offset for one in part.handed_back) == [0, 1, 3]
     assert window.left == 0
-    assert places(window) == {}
+    assert places(window) == {ZERO: 0}
+    assert beyond(window) == [2]
 
 
 class World:
@@ -344,10 +364,12 @@ class World:
         self.since = {ZERO: 1, ONE: 1}
         self.position = {ZERO: 0, ONE: 0}
         self.committed = {ZERO: 0, ONE: 0}
+        self.beyond = {ZERO: Beyond(0), ONE: Beyond(0)}
+        self.told: dict[TopicPartition, set[int]] = {ZERO: set(), ONE: set()}
+        """Done, and the group has been told."""
         self.delivered: dict[Delivered, list[int]] = defaultdict(list)
         self.done: dict[Delivered, set[int]] = defaultdict(set)
         self.running: list[Piece] = []
-        self.begun: dict[Delivered, int] = defaultdict(int)
         self.ended_of_key: dict[tuple[Delivered, bytes | None], int] = defaultdict(lambda: -1)
 
     def ours(self, number: int, partition: TopicPartition) -> bool:
@@ -365,6 +387,9 @@ class World:
                 offset = self.position[partition]
                 # Gaps, as compaction leaves them.
                 self.position[partition] = offset + (3 if offset % 5 == 0 else 1)
+                if offset in self.beyond[partition]:
+                    continue
+                assert offset not in self.told[partition], "it was done, the group knew, and it comes again"
                 records.append(Record("t", partition.partition, offset, self.key(offset), b""))
         if records:
             self.window.deliver(records, self.number, self.ours)
@@ -377,12 +402,10 @@ class World:
             return False
         in_hand = {(part, one.key) for other in self.running for part, of in other.shares() for one in of}
         for part, of in piece.shares():
-            assert not part.leaving or of[-1].offset < self.begun[part], "begun above what had begun at the revoke"
+            assert not part.leaving, "begun behind the revoke"
             assert not part.dropped
             assert [one.offset for one in of] == sorted(one.offset for one in of)
             for one in of:
-                if not part.leaving:
-                    self.begun[part] = max(self.begun[part], one.offset + 1)
                 assert (part, one.key) not in in_hand, "two of one key at once"
                 assert one.offset > self.ended_of_key[part, one.key], "begun again though it is done"
                 earlier = [o for o in self.delivered[part] if o < one.offset and self.key(o) == one.key]
@@ -422,29 +445,28 @@ class World:
         for one in self.window.to_commit():
             for part, place in one.places.items():
                 assert self.ours(one.number, part.source)
-                assert place > self.committed[part.source], "a commit went back"
-                before = [offset for offset in self.delivered[part] if offset < place]
-                assert set(before) <= self.done[part], "committed in front of one that is not done"
-                self.committed[part.source] = place
+                source = part.source
+                assert place.offset >= self.committed[source], "a commit went back"
+                before = {offset for offset in self.delivered[part] if offset < place.offset}
+                assert before <= self.done[part], "committed in front of one that is not done"
+                passed = {offset for offset in self.delivered[part] if offset in place.beyond}
+                assert passed <= self.done[part], "told as done, and is not"
+                assert before | passed == self.done[part], "done, and not told"
+                known = (place.beyond.seen_from(place.offset) | self.beyond[source]).settled()
+                self.committed[source], self.beyond[source] = known.base, known
+                self.told[source] |= self.done[part]
             self.window.confirmed(one)
+        assert self.window.to_commit() == []
 
-    def leave(self, partition: TopicPartition) -> None:
-        """A revoke that begins, finishes what is in hand and what waits below it, commits, and lets go."""
+    def leave(self, partition: TopicPartition, how: int) -> None:
+        """A revoke: what is in hand ends, well or not, it is committed, and the partition goes."""
         part = self.window.parts.get(partition)
         if part is not None:
-            self.window.leave(part, self.now)
-            waits = part.until > self.now or any(key.until > self.now for key in part.key_queues.values())
-            for _ in range(1000):
-                for piece in [one for one in self.running if any(mine is part for mine, _ in one.parts)]:
-                    self.end(self.running.index(piece), 0)
-                if not part.left:
-                    break
-                while self.begin():
-                    pass
+            self.window.leave(part)
+            for piece in [one for one in self.running if any(mine is part for mine, _ in one.parts)]:
+                self.end(self.running.index(piece), how)
             assert not part.left, "a revoke does not come to its end"
             self.commit()
-            if not waits:
-                assert max(self.done[part], default=-1) < part.committed, "done, and comes again"
             self.window.drop(part)
         self.away(partition)
 
@@ -473,7 +495,7 @@ class World:
         assert self.window.left == 0, "something is stuck"
         for partition, part in self.window.parts.items():
             if self.delivered[part]:
-                assert self.committed[partition] == self.delivered[part][-1] + 1
+                assert self.committed[partition] > self.delivered[part][-1]
             assert not part.key_queues
 
 
@@ -484,7 +506,7 @@ STEPS = st.lists(
         st.tuples(st.just("begin")),
         st.tuples(st.just("end"), st.integers(0, 5), st.integers(0, 5)),
         st.tuples(st.just("commit")),
-        st.tuples(st.just("leave"), st.sampled_from([ZERO, ONE])),
+        st.tuples(st.just("leave"), st.sampled_from([ZERO, ONE]), st.integers(0, 5)),
         st.tuples(st.just("lose"), st.sampled_from([ZERO, ONE])),
         st.tuples(st.just("later")),
     ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import inf
 
 from quiesce.errors import CommitRefused, Unavailable
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.events import Event
@@ -34,6 +35,7 @@ class MemorySource:
         self.assignment = 1
         self.ours_since = {record.source: 1 for record in self.records}
         self.committed: dict[TopicPartition, int] = {}
+        self.beyond: dict[TopicPartition, Beyond] = {}
         self.commits: list[dict[TopicPartition, int]] = []
         self.done_with: list[tuple[int, TopicPartition]] = []
         self.leaving: frozenset[TopicPartition] = frozenset()
@@ -46,6 +48,11 @@ class MemorySource:
         self._position: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._changed: Callable[[], None] = lambda: None
+
+    def told(self, partition: TopicPartition) -> list[int]:
+        """The offsets that do not come again."""
+        place, beyond = self.committed.get(partition, 0), self.beyond.get(partition, Beyond(0))
+        return [*range(place), *(offset for offset in range(place, beyond.end) if offset in beyond)]
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -138,9 +145,17 @@ class MemorySource:
             and record.source not in self.leaving
             and record.source not in full
             and record.offset >= self._position.get(record.source, 0)
+            and record.offset not in self.beyond.get(record.source, Beyond(0))
         ][:limit]
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        assignment: int,
+        deadline: Deadline,
+        *,
+        beyond: Mapping[TopicPartition, Beyond] | None = None,
+    ) -> None:
         assert offsets, "an empty commit"
         left = max(0.0, deadline.remaining(asyncio.get_running_loop().time()))
         await asyncio.sleep(min(left, self.commit_seconds))
@@ -153,7 +168,10 @@ class MemorySource:
             raise CommitRefused("the group has gone on, and the client does not know it yet")
         ours = {source: offset for source, offset in offsets.items() if self.ours(assignment, source)}
         for source, offset in ours.items():
-            assert offset >= self.committed.get(source, 0), "a commit went back"
+            known = self.beyond.get(source, Beyond(offset)).seen_from(offset)
+            self.beyond[source] = known = (known | (beyond or {}).get(source, Beyond(offset))).settled()
+            ours[source] = known.base
+            assert known.base >= self.committed.get(source, 0), "a commit went back"
         if ours:
             self.commits.append(ours)
             self.committed.update(ours)

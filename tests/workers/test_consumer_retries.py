@@ -186,7 +186,8 @@ def test_a_record_that_cannot_even_be_set_aside_stays_and_holds_the_commit(caplo
         handler, dead = Handler(fails={0: 99}), Kept(refuses=[0])
         stop = await run(Consumer(source, handler, retries=Retries(attempts=1), dead_letters=dead), stop_at=100.0)
         assert handler.began == [0, 1]
-        assert not source.committed
+        assert source.committed == {ZERO: 0}
+        assert source.told(ZERO) == [1]
         assert not stop.abandoned
 
     virtual_time.run(main())

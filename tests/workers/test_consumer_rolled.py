@@ -8,6 +8,7 @@ import pytest
 from scripted_handler import run
 from scripted_source import MemorySource, record
 
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.testing import virtual_time
 from quiesce.testing.memory_starts import MemoryStarts, StartsLog
@@ -29,6 +30,7 @@ class Play:
         self.done = Counter[tuple[int, int]]()
         self.of_key = defaultdict[tuple[int, bytes | None], list[int]](list)
         self.committed: dict[TopicPartition, int] = {}
+        self.beyond: dict[TopicPartition, Beyond] = {}
 
     def key(self, keys: int) -> bytes:
         return b"hot" if self.draw.random() < 0.3 else b"k%d" % self.draw.randrange(keys)
@@ -48,7 +50,7 @@ class Play:
 
     async def life(self, seconds: float, *, revokes: bool) -> None:
         source, log = MemorySource(self.records, revoke_bound=20.0), StartsLog()
-        source.committed = dict(self.committed)
+        source.committed, source.beyond = dict(self.committed), dict(self.beyond)
         source.rebalance()
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
@@ -64,7 +66,7 @@ class Play:
             starts=MemoryStarts(log) if self.draw.random() < 0.5 else None,
         )
         await run(consumer, stop_at=at, within=60.0)
-        self.committed = dict(source.committed)
+        self.committed, self.beyond = dict(source.committed), dict(source.beyond)
         assert not any(row.begun.in_hand for row in log.rows.values()), "what was handed back looks like a death"
 
 

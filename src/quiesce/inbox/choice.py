@@ -67,7 +67,7 @@ class Choice:
         if of_key is None:
             record = part.queue.popleft()
             key = part.order_key(record)
-            of_key = part.key_queues[key] = KeyQueue(part, key, limit=part.queue_limit)
+            of_key = part.key_queues[key] = KeyQueue(part, key)
         else:
             self.key_queues.ready.popleft()
             record = of_key.records.popleft()

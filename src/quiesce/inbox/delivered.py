@@ -3,8 +3,10 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf
 
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.reason import Reason
 from quiesce.inbox.record import Record, TopicPartition
 
@@ -38,8 +40,6 @@ class KeyQueue:
     in_hand: bool = False
     until: float = -inf
     """The instant before which the first one may not begin."""
-    limit: float = inf
-    """How many may wait before nothing above them begins any more."""
 
 
 class Delivered:
@@ -47,7 +47,7 @@ class Delivered:
 
     Only what is not done is kept. The offset to commit is that of the first record that is not done, or the one
     behind the last delivered: contiguous over the records *delivered*, not over their numbers, since compaction
-    and transactions leave gaps in the numbers.
+    and transactions leave gaps in the numbers. What is done behind it is committed beside it.
     """
 
     def __init__(self, source: TopicPartition, number: int, first: int, *, free_nulls: bool) -> None:
@@ -60,15 +60,15 @@ class Delivered:
         """Neither begun nor waiting in the queue of a key, in order."""
         self.key_queues: dict[OrderKey, KeyQueue] = {}
         """Only of keys of which something waits, or is in hand by itself."""
-        self.in_hand: dict[object, int] = {}
-        """The pieces in hand, each with its first offset here."""
+        self.in_hand: dict[object, Sequence[Record]] = {}
+        """The pieces in hand, each with its records here."""
         self.end = first
-        """Behind the last record that was delivered and will be done here."""
+        """Behind the last record that was delivered."""
         self.left = 0
         """Records delivered and not done."""
         self.committed = first
         self.handled = 0
-        """Records handled whose commit is not confirmed."""
+        """Records handled whose commit is not confirmed, those behind an unfinished one included."""
         self.troubles: dict[int, Trouble] = {}
         self.unchecked_from: float = inf
         """From this offset on nobody has asked yet whether a record has killed a process."""
@@ -84,15 +84,13 @@ class Delivered:
         self.begun = first
         """Behind the last record that has begun."""
         self.leaving = False
-        self.finish_below: float = -inf
-        """While it is leaving: what waits below this offset may still begin."""
+        """Nothing of it begins any more."""
         self.handed_back: list[Record] = []
-        """While it is leaving: what will not begin any more, and nobody has asked for yet."""
+        """While it is leaving: what has not begun, and nobody has asked for yet."""
         self.dropped = False
         self.full = False
-        self.queue_limit: float = inf
-        """Of a key that is new here, see `Window.limit_queues`."""
         self._free_nulls = free_nulls
+        self._given_up: list[int] = []
         self._marks: deque[tuple[int, int, int]] = deque()
         self._count = self._bytes = 0
 
@@ -136,9 +134,6 @@ class Delivered:
             of_key = self.key_queues.get(self.order_key(self.queue[0])) if self.key_queues else None
             if of_key is None:
                 return True
-            if len(of_key.records) >= of_key.limit and of_key.until == -inf:
-                # What waits for its next attempt holds up nobody: it would not be done in time in any case.
-                return False
             of_key.records.append(self.queue.popleft())
         return False
 
@@ -150,10 +145,20 @@ class Delivered:
         for of_key in self.key_queues.values():
             if of_key.records and of_key.records[0].offset < place:
                 place = of_key.records[0].offset
-        for first in self.in_hand.values():
-            if first < place:
-                place = first
-        return place
+        for records in self.in_hand.values():
+            if records[0].offset < place:
+                place = records[0].offset
+        return min([place, *self._given_up]) if self._given_up else place
+
+    def beyond(self, place: int) -> Beyond:
+        """What is done behind this offset, which is not."""
+        begun = self.begun
+        undone = [*self._given_up, *takewhile(lambda offset: offset < begun, (one.offset for one in self.queue))]
+        for of_key in self.key_queues.values():
+            undone += [record.offset for record in of_key.records]
+        for records in self.in_hand.values():
+            undone += [record.offset for record in records]
+        return Beyond.all_but(place, begun, undone)
 
     def ahead(self) -> int:
         """How many records were delivered from the first one that is not done on, rounded up to a delivery.
@@ -172,15 +177,14 @@ class Delivered:
         _, count, size = self._marks[0]
         return self._count - count, self._bytes - size
 
-    def confirmed(self, offset: int) -> int:
-        """The broker has this offset. Returns how many records were handled since the last time."""
+    def confirmed(self, offset: int, handled: int) -> None:
+        """The broker has this offset, and so many of the handled records that were not confirmed."""
+        self.handled -= handled
         self.committed = max(self.committed, offset)
         for number in [number for number, end in self.numbers.items() if end <= offset]:
             del self.numbers[number]
         if self.troubles:
             self.troubles = {offset: one for offset, one in self.troubles.items() if offset >= self.committed}
-        handled, self.handled = self.handled, 0
-        return handled
 
     def waiting(self) -> Iterator[Record]:
         """Everything that has not begun."""
@@ -189,31 +193,17 @@ class Delivered:
             yield from of_key.records
 
     def hand_back(self) -> int:
-        """Of one that is leaving: gives up what waits and will not begin here. Returns how many records that is.
-
-        What waits below the last record that has begun still begins, so that it holds back the commit of nothing that
-        was done above it. But nothing is done any more behind the first record that cannot begin now.
-        """
-        limit = min(self.finish_below, self.unchecked_from)
-        if self.until > -inf and self.queue:
-            limit = min(limit, self.queue[0].offset)
-        for of_key in self.key_queues.values():
-            if of_key.until > -inf and of_key.records:
-                limit = min(limit, of_key.records[0].offset)
-        if self.suspect_until >= 0:
-            # A suspect may take all that is done here with it.
-            limit = min([limit, *(one.offset for one in self.waiting() if one.offset < self.suspect_until)])
-        left = [record for record in self.waiting() if record.offset >= limit]
+        """Of one that is leaving: gives up all that waits. Returns how many records that is."""
+        left = list(self.waiting())
         if left:
+            self.queue.clear()
             for of_key in self.key_queues.values():
-                of_key.records = deque(record for record in of_key.records if record.offset < limit)
-            self.queue = deque(record for record in self.queue if record.offset < limit)
+                of_key.records.clear()
             self.give_up(left)
             self.handed_back += left
         return len(left)
 
     def give_up(self, records: Sequence[Record]) -> None:
-        """These will not be done here: they hold the commit in front of themselves, and nothing behind them begins."""
+        """These will not be done here, and hold the commit in front of themselves."""
         self.left -= len(records)
-        self.end = min([self.end, *(record.offset for record in records)])
-        self.finish_below = min(self.finish_below, self.end)
+        self._given_up += [record.offset for record in records]

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.kept_response import KeptResponse
 from quiesce.inbox.keyed_request import KeyedRequest
 from quiesce.inbox.reason import Reason
@@ -47,8 +48,18 @@ class Source(Protocol):
         """
         ...
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        assignment: int,
+        deadline: Deadline,
+        *,
+        beyond: Mapping[TopicPartition, Beyond] | None = None,
+    ) -> None:
         """Commits the offsets and waits for the broker's answer. Waits a rebalance out.
+
+        `beyond`: what is done behind the offset of a partition. Whoever gets it next, this member after a `done`
+        included, is not given these records any more, as far as the source can keep that.
 
         A partition may be committed under `assignment` while it has been ours without a break since that
         number: a rebalance that leaves it alone does not touch the work on it.
@@ -78,7 +89,7 @@ class Source(Protocol):
 
     @property
     def leaving(self) -> frozenset[TopicPartition]:
-        """What the group takes back right now: begin nothing above what has begun; finish that, commit, `done`.
+        """What the group takes back right now: begin nothing more; finish what has begun, commit, `done`.
 
         It may still be committed. The group waits for it, up to the revoke bound.
         """

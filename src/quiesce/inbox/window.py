@@ -42,7 +42,6 @@ class Window:
         self.in_hand: set[Piece] = set()
         self.left = 0
         """Records delivered and not done."""
-        self._queue_limit: float = inf
         self._ahead = ahead
         self._ahead_bytes = ahead_bytes
         self._free_nulls = free_nulls
@@ -65,7 +64,6 @@ class Window:
                 part = None
             if part is None:
                 part = Delivered(source, number, those[0].offset, free_nulls=self._free_nulls)
-                part.queue_limit = self._queue_limit
                 self.parts[source] = part
                 self._choice.came(part)
             if not checked:
@@ -85,20 +83,10 @@ class Window:
                     if not part.leaving:
                         self._choice.suspected.add(part)
 
-    def leave(self, part: Delivered, now: float) -> None:
-        """It is being taken away: what waits below the last record that has begun still begins, and nothing above.
-
-        Otherwise a record that waits behind its key would make all come again that was done above it.
-        """
-        self._choice.key_queues.look(now)
+    def leave(self, part: Delivered) -> None:
+        """It is being taken away: nothing of it begins any more, what is in hand may end."""
         part.leaving = True
-        part.finish_below = part.begun
         self._choice.suspected.discard(part)
-        self.left -= part.hand_back()
-
-    def begin_no_more(self, part: Delivered) -> None:
-        """There is no time left: nothing of one that is leaving begins any more."""
-        part.finish_below = -inf
         self.left -= part.hand_back()
 
     def drop(self, part: Delivered) -> None:
@@ -112,24 +100,13 @@ class Window:
 
     # Beginning.
 
-    def limit_queues(self, records: float) -> None:
-        """How many records may wait behind a key of which nothing is known yet, before nothing above them begins any
-        more. What is known of a key is its `KeyQueue.limit`.
-
-        What is done above them comes again if their partition goes and they cannot be done in time.
-        """
-        if not 0.9 * self._queue_limit <= records <= 1.1 * self._queue_limit:
-            self._queue_limit = records
-            for part in self.parts.values():
-                part.queue_limit = records
-
     def next(self, now: float) -> Piece | None:
         """The next piece that may begin now. It is in hand from then on."""
         piece = self._choice.next(now, nothing_in_hand=not self.in_hand)
         if piece is not None:
             begin = 0
             for part, size in piece.parts:
-                part.in_hand[piece] = piece.records[begin].offset
+                part.in_hand[piece] = piece.records[begin : begin + size]
                 begin += size
                 part.begun = max(part.begun, piece.records[begin - 1].offset + 1)
             self.in_hand.add(piece)
@@ -190,7 +167,9 @@ class Window:
 
     def confirmed(self, offsets: Offsets) -> int:
         """The broker has them. Returns how many records that was, those in hand behind an unfinished one included."""
-        return sum(part.confirmed(place) for part, place in offsets.places.items())
+        for part, place in offsets.places.items():
+            part.confirmed(place.offset, place.handled)
+        return sum(place.handled for place in offsets.places.values())
 
     def full(self) -> frozenset[TopicPartition]:
         """Partitions of which no more is wanted for now."""

@@ -12,9 +12,10 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from quiesce.errors import CommitRefused, Unavailable
 from quiesce.inbox.assignment import Assignment
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.record import TopicPartition
 from quiesce.kafka.blocking import settle_on_loop
-from quiesce.kafka.records import as_kafka
+from quiesce.kafka.done_beyond import DoneBeyond
 from quiesce.kafka.verdict import named
 
 _AGAIN = frozenset(
@@ -36,6 +37,8 @@ _AGAIN = frozenset(
         KafkaError._TIMED_OUT,
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._RETRY,
+        # Without it, then: see `send`.
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
     }
 )
 _NO_LONGER_OURS = frozenset(
@@ -70,6 +73,7 @@ class Commit:
     number: int
     deadline: float
     answer: "asyncio.Future[None]"
+    beyond: Mapping[TopicPartition, Beyond] = field(default_factory=dict)
     sent: Mapping[TopicPartition, int] = field(default_factory=dict)
     not_before: float = 0.0
     given_up: bool = False
@@ -157,10 +161,16 @@ class Commits:
         self._waiting.appendleft(commit)
 
 
-def send(consumer: Consumer, commit: Commit) -> Answer:
+def send(consumer: Consumer, commit: Commit, done_beyond: DoneBeyond) -> Answer:
     """Sends it and waits for the answer, without the lock."""
+    offsets = done_beyond.to_commit(consumer, commit.sent, commit.beyond)
     try:
-        partitions = consumer.commit(offsets=as_kafka(commit.sent, commit.sent), asynchronous=False)
+        answer = commit.judge(None, consumer.commit(offsets=offsets, asynchronous=False))
     except KafkaException as error:
+        if error.args[0].code() == KafkaError.OFFSET_METADATA_TOO_LARGE:
+            done_beyond.too_long(offsets)
         return commit.judge(error.args[0], ())
-    return commit.judge(None, partitions)
+    if answer is Answer.COMMITTED:
+        done_beyond.committed(offsets)
+        commit.sent = {TopicPartition(one.topic, one.partition): one.offset for one in offsets}
+    return answer

@@ -13,6 +13,7 @@ from quiesce.inbox.record import Batch, TopicPartition
 from quiesce.kafka.blocking import on_loop, settle_on_loop
 from quiesce.kafka.commit import Commit
 from quiesce.kafka.consumer_settings import MemberSettings
+from quiesce.kafka.done_beyond import DoneBeyond
 from quiesce.kafka.holdings import Holdings, Plan
 from quiesce.kafka.loop_watch import LoopWatch
 from quiesce.kafka.pauses import Pauses
@@ -55,8 +56,9 @@ class Member:
         self._troubles = Troubles(topics, settings.client["group.id"])
         self._pauses = Pauses()
         self.holdings = Holdings(settings.read_ahead, settings.read_ahead_bytes, lambda: on_loop(self._loop, changed))
-        self._positions = Positions(self.holdings, settings.start, settings.cooperative)
-        self._sender = Sender(self.holdings, self._lost)
+        self._done_beyond = DoneBeyond()
+        self._positions = Positions(self.holdings, self._done_beyond, settings.start, settings.cooperative)
+        self._sender = Sender(self.holdings, self._done_beyond, self._lost)
         self._rebalances = Rebalances(
             self.holdings,
             self._positions,
@@ -134,7 +136,7 @@ class Member:
         except (KafkaException, TypeError, ValueError) as error:
             raise refused_settings("consumer", error) from error
         try:
-            self._subscription.begin(consumer, _PROBE)
+            self._done_beyond.cluster = self._subscription.begin(consumer, _PROBE)
         except KafkaException as error:
             consumer.close()
             raise Unavailable(f"no Kafka broker answered: {named(error.args[0])}") from error
@@ -174,6 +176,7 @@ class Member:
         runs, faults = self._reader.read(messages)
         if runs:
             self._subscription.heard({one.topic for one in runs})
+            runs = self._done_beyond.left(runs, messages)
             self.holdings.receive(runs, sum(map(len, messages)) / len(messages), time.monotonic())
         for error, partition, offset in faults:
             self._fault(error, partition, offset)

@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from quiesce.errors import QuiesceError
 from quiesce.inbox.events import PositionReset
 from quiesce.inbox.record import TopicPartition
+from quiesce.kafka.done_beyond import DoneBeyond
 from quiesce.kafka.holdings import Holdings
 from quiesce.kafka.records import as_kafka, shown
 from quiesce.kafka.verdict import named
@@ -38,8 +39,9 @@ class Start(Enum):
 class Positions:
     """On the consumer's thread only."""
 
-    def __init__(self, holdings: Holdings, start: Start, cooperative: bool) -> None:
+    def __init__(self, holdings: Holdings, done_beyond: DoneBeyond, start: Start, cooperative: bool) -> None:
         self._holdings = holdings
+        self._done_beyond = done_beyond
         self._start = start
         self._cooperative = cooperative
         self._unknown: set[TopicPartition] = set()
@@ -65,6 +67,10 @@ class Positions:
         else:
             consumer.assign(assigned)
         return begin
+
+    def gone(self, partitions: Collection[TopicPartition]) -> None:
+        self.forget(partitions)
+        self._done_beyond.forget(partitions)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         self._unknown.difference_update(partitions)
@@ -114,6 +120,7 @@ class Positions:
                 partition = TopicPartition(one.topic, one.partition)
                 if one.error is None and one.offset >= 0:
                     begin[partition] = one.offset
+                    self._done_beyond.begin(partition, one.offset, one.metadata)
                 elif one.error is None and one.offset == OFFSET_INVALID:
                     without.add(partition)
         except KafkaException as error:
@@ -168,6 +175,7 @@ class Positions:
         return found.keys()
 
     def _jumped(self, partition: TopicPartition, origin: int | None, offset: int) -> None:
+        self._done_beyond.forget([partition])
         if origin is None:
             _LOG.info("%s[%d]: the group has no offset, reading begins at %d", *partition, offset)
         else:

@@ -97,7 +97,7 @@ class Rebalances:
         return False
 
     def _let_go(self, gone: Collection[TopicPartition], lost: bool) -> None:
-        self._positions.forget(gone)
+        self._positions.gone(gone)
         self._holdings.gone(gone, lost)
         if lost:
             _LOG.warning("assignment %d: the group has gone on without us: lost %s", self._holdings.number, shown(gone))

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from quiesce.inbox.record import TopicPartition
 from quiesce.kafka.commit import Answer, send
+from quiesce.kafka.done_beyond import DoneBeyond
 from quiesce.kafka.holdings import Holdings
 from quiesce.kafka.records import as_kafka, shown
 from quiesce.kafka.verdict import named
@@ -21,8 +22,11 @@ _EVERY = 0.1
 class Sender:
     """`lost` is called when the group refuses a commit since it does not know us any more."""
 
-    def __init__(self, holdings: Holdings, lost: Callable[[Collection[TopicPartition]], None]) -> None:
+    def __init__(
+        self, holdings: Holdings, done_beyond: DoneBeyond, lost: Callable[[Collection[TopicPartition]], None]
+    ) -> None:
         self._holdings = holdings
+        self._done_beyond = done_beyond
         self._lost = lost
         self._last = 0.0
 
@@ -39,7 +43,7 @@ class Sender:
         commit = self._holdings.next_commit()
         if commit is None:
             return False
-        answer = send(consumer, commit)
+        answer = send(consumer, commit, self._done_beyond)
         self._last = time.monotonic()
         if answer is Answer.COMMITTED:
             self._holdings.committed(commit.sent)
@@ -58,8 +62,10 @@ class Sender:
             return
         self._last = time.monotonic()
         try:
-            consumer.commit(offsets=as_kafka(tails, tails), asynchronous=False)
+            offsets = as_kafka(tails, tails)
+            consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             _LOG.info("the ends of %s are not committed yet: %s", shown(tails), named(error.args[0]))
         else:
+            self._done_beyond.committed(offsets)
             self._holdings.committed(tails)

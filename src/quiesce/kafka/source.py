@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from quiesce.errors import IntakeClosed, SettingsError, Unavailable
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.record import Batch, TopicPartition
 from quiesce.kafka.commit import Commit
 from quiesce.kafka.consumer_settings import member_settings
@@ -148,8 +149,19 @@ class KafkaSource:
             except TimeoutError:
                 pass
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        assignment: int,
+        deadline: Deadline,
+        *,
+        beyond: Mapping[TopicPartition, Beyond] | None = None,
+    ) -> None:
         """Commits the offsets and waits for the broker's answer. Waits a rebalance out.
+
+        `beyond`, what is done behind an offset, is kept as the commit's metadata, in up to 4000 characters: some
+        23,000 offsets in any order, and many more where they lie together. No member of the group that reads it is
+        given these records again. Clients of another kind do not read it.
 
         Raises:
             CommitRefused: some of the partitions are not ours any more, or were away meanwhile; the message
@@ -159,7 +171,7 @@ class KafkaSource:
         if not offsets:
             return
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        commit = Commit(dict(offsets), assignment, deadline.at, answer)
+        commit = Commit(dict(offsets), assignment, deadline.at, answer, dict(beyond or {}))
         if self._member is None:
             commit.refuse("the consumer is closed")
         else:

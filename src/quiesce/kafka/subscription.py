@@ -61,21 +61,23 @@ class Subscription:
         self._unanswered = 0
         self._next = 0.0
 
-    def begin(self, consumer: Consumer, timeout: float) -> None:
-        """Looks at all topics and subscribes.
+    def begin(self, consumer: Consumer, timeout: float) -> str | None:
+        """Looks at all topics and subscribes. Returns the cluster's id, if the brokers tell one.
 
         Raises:
             KafkaException: no broker answered within `timeout` seconds.
         """
         until = time.monotonic() + timeout
+        found = None
         if not self._named:
-            consumer.list_topics(timeout=timeout)
+            found = consumer.list_topics(timeout=timeout)
         for topic in sorted(self._named):
             found = consumer.list_topics(topic, timeout=max(0.01, until - time.monotonic()))
             self._learn(topic, found.topics[topic].error)
         self._subscribed = frozenset()
         self._subscribe(consumer)
         self._put_off()
+        return None if found is None else found.cluster_id
 
     def heard(self, topics: Iterable[str]) -> None:
         """Something came of these, so nobody needs to look at them."""

@@ -3,11 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from math import inf
 from typing import Self
 
 from quiesce.errors import CommitRefused, IntakeClosed, Unavailable
 from quiesce.inbox.assignment import Assignment
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.events import AssignmentChanged
 from quiesce.inbox.record import Batch, Record, TopicPartition
 from quiesce.lifecycle.deadline import Deadline
@@ -27,6 +29,7 @@ class MemoryGroup:
         self.topic = topic
         self.silent = False
         self.committed: dict[TopicPartition, int] = {}
+        self.done_beyond: dict[TopicPartition, Beyond] = {}
         self._logs: dict[TopicPartition, list[Record]] = {
             TopicPartition(topic, number): [] for number in range(partitions)
         }
@@ -80,8 +83,21 @@ class MemoryGroup:
         for owner, partitions in moved.items():
             owner.gained(partitions)
 
-    def beyond(self, partition: TopicPartition, offset: int, limit: int) -> Sequence[Record]:
-        return self._logs[partition][offset : offset + limit]
+    def keep(
+        self, offsets: Mapping[TopicPartition, int], beyond: Mapping[TopicPartition, Beyond]
+    ) -> dict[TopicPartition, int]:
+        """Commits; returns the offsets that are committed, which may be further than these."""
+        for partition, offset in offsets.items():
+            known = self.done_beyond.get(partition, Beyond(offset)).seen_from(offset)
+            known = (known | beyond.get(partition, Beyond(offset))).settled()
+            self.committed[partition], self.done_beyond[partition] = known.base, known
+        return {partition: self.committed[partition] for partition in offsets}
+
+    def behind(self, partition: TopicPartition, offset: int, limit: int) -> Sequence[Record]:
+        """The next records, from the offset on, that are not done."""
+        done = self.done_beyond.get(partition, Beyond(0))
+        left = (record for record in self._logs[partition][offset:] if record.offset not in done)
+        return list(islice(left, limit))
 
     def _news(self) -> None:
         for member in self._members:
@@ -134,19 +150,28 @@ class MemorySource:
         runs: list[Sequence[Record]] = []
         for partition, position in self._positions.items():
             if not self._group.silent and partition not in self._asked_back and partition not in full:
-                runs.append(self._group.beyond(partition, position, limit - sum(map(len, runs))))
-                self._positions[partition] += len(runs[-1])
+                run = self._group.behind(partition, position, limit - sum(map(len, runs)))
+                runs.append(run)
+                if run:
+                    self._positions[partition] = run[-1].offset + 1
         number = self._assignment.hand_out(*runs)
         return Batch([record for run in runs for record in run], number)
 
-    async def commit(self, offsets: Mapping[TopicPartition, int], assignment: int, deadline: Deadline) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        assignment: int,
+        deadline: Deadline,
+        *,
+        beyond: Mapping[TopicPartition, Beyond] | None = None,
+    ) -> None:
         if self._group.silent and self._open:
             left = deadline.remaining(asyncio.get_running_loop().time())
             await asyncio.sleep(min(left, 3600.0))
             raise Unavailable(f"{self.name}: no answer to a commit by the deadline")
         await asyncio.sleep(0)
         ours = self._assignment.ours(offsets, assignment) if self._open else {}
-        self._group.committed.update(ours)
+        ours = self._group.keep(ours, beyond or {})
         self._assignment.committed(ours)
         self._group.share()
         if refused := offsets.keys() - ours.keys():

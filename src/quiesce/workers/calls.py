@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
 from math import inf
 
 from quiesce.inbox.piece import Handled, Held, Outcome, Piece, PutBack, place_of
@@ -18,12 +17,6 @@ from quiesce.workers.tears import Tears
 from quiesce.workers.terms import Terms
 
 log = logging.getLogger("quiesce.workers")
-
-MOST_UNKNOWN = 10
-"""Records that may wait behind a key of which nothing is known yet, at most."""
-
-REMEMBERED = 60.0
-"""Seconds, at least, in which a slow call keeps a key of which nothing is known from being taken for a quick one."""
 
 
 class Calls:
@@ -47,18 +40,10 @@ class Calls:
         gone: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self.finishing = False
-        """A stop is requested: what the window still lets begin belongs to what has begun before."""
         self.halted = False
         """Nothing more begins."""
-        self._longest = 0.0
-        """Seconds of the longest call of late."""
-        self._slowest = self._slowest_before = 0.0
-        """Seconds of the slowest call since `_slowest_since`, and of the one in the time before that."""
-        self._slowest_since = -inf
         self._terms = terms
         self._source = terms.source
-        self._revoke_bound = terms.revoke_bound
         self._window = window
         self._stop = stop
         self._attempts = attempts
@@ -71,16 +56,9 @@ class Calls:
         self._due: asyncio.TimerHandle | None = None
         self._tears = Tears(terms, starts, self.running, fail)
         self._over = False
-        # Until something is known.
-        window.limit_queues(1.0)
 
     def running(self) -> Collection[Call]:
         return self._running.values()
-
-    def longest(self) -> float:
-        """Seconds that a call takes, as far as that is known: the longest of late, or of those in hand."""
-        now = self._loop.time()
-        return max([self._longest, *(now - call.began for call in self._running.values())])
 
     def fence(self, call: Call, why: str) -> None:
         """Tears it though it did nothing wrong. Whatever comes of it is no outcome."""
@@ -91,10 +69,7 @@ class Calls:
 
         `at`: an instant that has come. A loop's timer may be early by the resolution of its clock.
         """
-        while len(self._running) < self._terms.concurrency and not self.halted:
-            if self._stop.requested and not self.finishing:
-                # Nobody has said yet what still may begin.
-                break
+        while len(self._running) < self._terms.concurrency and not (self.halted or self._stop.requested):
             piece = self._window.next(max(at, self._loop.time()))
             if piece is None:
                 break
@@ -103,8 +78,7 @@ class Calls:
                 self._window.ended(piece, PutBack())
                 self._gone()
                 continue
-            # Behind a stop there are no new iterations: what begins now ends what one of them has begun.
-            iteration = nullcontext() if self.finishing else self._stop.begin(str(piece))
+            iteration = self._stop.begin(str(piece))
             if iteration is None:
                 self._window.ended(piece, PutBack())
                 break
@@ -159,8 +133,6 @@ class Calls:
 
     def _landed(self, task: asyncio.Task[Outcome]) -> None:
         call = self._running.pop(task)
-        # One that took long long ago counts less and less.
-        self._longest = max(0.99 * self._longest, self._loop.time() - call.began)
         outcome = call.outcome
         if outcome is None:
             # Torn before its first step: nobody has ended its iteration. A tear behind the last step does not count.
@@ -169,33 +141,11 @@ class Calls:
         try:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
-            if isinstance(outcome, Handled):
-                self._took(call)
             late = self._window.ended(call.piece, outcome)
             if not self._over:
                 self._tell_landed(call, outcome, late)
         except BaseException as error:  # noqa: BLE001 - in a callback it would be logged, and nothing more would ever begin
             self._fail(error)
-
-    def _took(self, call: Call) -> None:
-        """So many may wait behind one key as are done in time when their partition goes, by what its last call took."""
-        now = self._loop.time()
-        seconds = now - call.began
-        if call.piece.of_key is not None:
-            call.piece.of_key.limit = self._done_in_time(seconds)
-        if now >= self._slowest_since + REMEMBERED:
-            self._slowest_before, self._slowest, self._slowest_since = self._slowest, 0.0, now
-        self._slowest = max(self._slowest, seconds)
-        # What nobody knows yet may be as slow as the slowest of late.
-        slowest = max(self._slowest, self._slowest_before)
-        self._window.limit_queues(min(MOST_UNKNOWN, self._done_in_time(slowest)))
-
-    def _done_in_time(self, seconds: float) -> float:
-        """How many calls of one key, of so many seconds, a revoke leaves time for behind the one in hand: half of what
-        gets through while anything may still begin, see `Revokes`. None, where calls take a quarter of the bound."""
-        bound = self._revoke_bound
-        share = min(1.0, self._terms.concurrency / max(1, len(self._window.parts)))
-        return share * bound // (4 * max(seconds, 1e-6))
 
     # The end.
 

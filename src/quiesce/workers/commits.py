@@ -109,7 +109,7 @@ class Commits:
         for offsets in self._window.to_commit():
             try:
                 deadline = Deadline(self._loop.time() + max(0.0, bound))
-                await self._source.commit(offsets.by_partition(), offsets.number, deadline)
+                await self._source.commit(offsets.by_partition(), offsets.number, deadline, beyond=offsets.beyond())
             except CommitRefused as error:
                 # Of some partition. Whoever is told looks which are still ours; those come with the next round.
                 log.info("%s: %s", self._consumer, error)

@@ -21,17 +21,18 @@ class Consumer:
     """Fetches ahead, handles in order per key, commits behind what is done, and again. A `Worker`.
 
     An iteration is one call of a handler. Records of one key begin one after the other; with `concurrency` above 1
-    those of others run beside them. Committed is, per partition, what lies in front of the first record that is not
-    done. A handler may see a record twice: after a crash, and after a rebalance that its bound was too short for.
+    those of others run beside them. Committed is, per partition, the offset of the first record that is not done, and
+    beside it what is done behind it. A handler may see a record twice: after a crash, and after a rebalance that its
+    bound was too short for.
 
     A handler that raises is tried again after a wait with backoff; its key waits, the others go on. A server that is
     away is waited for, and no attempt is counted. After the last attempt the record goes to `dead_letters`, or, where
     there are none, is tried on for ever: no record is skipped. An abort is not an outcome.
 
-    When the group takes a partition back, nothing begins above the last record of it that has begun; that and what
-    lies below ends within the source's revoke bound, is committed, and then the partition is let go. Handlers that
-    overrun are cancelled; one that does not end then ends the service with a status that is not 0. After a stop it
-    is the same for all partitions, within the worker's bound; then the group is left.
+    When the group takes a partition back, nothing of it begins any more; what has begun ends within the source's revoke
+    bound, is committed, and then the partition is let go. Handlers that overrun are cancelled; one that does not end
+    then ends the service with a status that is not 0. After a stop it is the same for all partitions, within the
+    worker's bound; then the group is left.
 
     Args:
         source: the member of the group. The consumer brings it, and the other parts, as resources.
@@ -41,7 +42,7 @@ class Consumer:
         batch: how many records one fetch, and one call of a batch handler, may bring.
         concurrency: most calls at once. With batches, each has partitions of its own.
         in_flight: records of one partition, from the first that is not done on, beyond which no more of it are
-            fetched: about what comes again after a crash. 1000 by default, or four batches if that is more.
+            fetched. 1000 by default, or four batches if that is more.
         null_keys: records without a key: "ordered" per partition, or "free" of any order.
         handler_bound: seconds that a call may take; then it is cancelled, a failed attempt unless a server hangs that
             it needs. None: any time.

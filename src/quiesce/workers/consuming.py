@@ -86,9 +86,7 @@ class Consuming:
             await self._put_down(fetching)
             # A fetch that hangs may still bring something, which must not begin.
             self._calls.halted |= not fetching.done()
-            self._revokes.hand_back(0.0 if self._calls.halted else self._stop.remaining())
-            self._calls.finishing = True
-            self._calls.begin()
+            self._revokes.hand_back()
             await self._drain()
             await self._put_down(committing)
             await self._finish()

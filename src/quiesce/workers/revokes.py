@@ -3,8 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from itertools import chain
-from math import inf
 
 from quiesce.inbox.delivered import Delivered
 from quiesce.inbox.events import CommitLate
@@ -22,8 +20,7 @@ log = logging.getLogger("quiesce.workers")
 class Revokes:
     """Follows the source's partitions for one run of a consumer.
 
-    Of a partition that is being taken away, what waits below the last record that has begun still begins, while there
-    is time for it to end, so that all that was done can be committed. What has begun may end within the bound, less a
+    Of a partition that is being taken away nothing begins any more. What has begun may end within the bound, less a
     share for a rollback and the last commit. Then its handlers are cancelled, so that their transactions have rolled
     back when the next owner begins. One that was lost is not waited for: its handlers are cancelled at once.
     """
@@ -39,9 +36,8 @@ class Revokes:
         self._starts = starts
         self._calls = calls
         self._commits = commits
-        self._fences: dict[Delivered, Sequence[asyncio.TimerHandle]] = {}
+        self._fences: dict[Delivered, asyncio.TimerHandle] = {}
         self._noting: dict[Delivered, asyncio.Task[None]] = {}
-        self._last_begin: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def look(self) -> None:
@@ -62,17 +58,10 @@ class Revokes:
         for part in parts:
             self._lost(part)
 
-    def hand_back(self, within: float) -> None:
-        """Everything above the last record that has begun. What waits below may begin, if it can end in so many
-        seconds."""
+    def hand_back(self) -> None:
+        """Everything that has not begun."""
         for part in list(self._window.parts.values()):
             self._leave(part)
-        # Of what a stop leaves, some is kept for the last commit.
-        last_begin = self._last_begin_in(within, 0.8 * within)
-        if last_begin <= 0:
-            self._begin_no_more()
-        elif last_begin < inf:
-            self._last_begin = self._loop.call_later(last_begin, self._begin_no_more)
         self.settle()
 
     def settle(self) -> None:
@@ -85,17 +74,15 @@ class Revokes:
                 self._note(part, left)
             if part.left or part.in_hand or part in self._noting:
                 continue
-            if part.place() > part.committed:
+            if part.handled or part.place() > part.committed:
                 self._commits.at_once()
             else:
                 self._put_away(part)
 
     async def close(self, within: float) -> None:
         """Puts everything away, once what is being noted is noted."""
-        for fence in chain(*self._fences.values(), (self._last_begin,)):
-            if fence is not None:
-                fence.cancel()
-        self._begin_no_more()
+        for fence in self._fences.values():
+            fence.cancel()
         if self._noting:
             await asyncio.wait(set(self._noting.values()), timeout=within)
         for part in list(self._window.parts.values()):
@@ -103,13 +90,7 @@ class Revokes:
 
     def _leave(self, part: Delivered) -> None:
         if not part.leaving:
-            self._window.leave(part, self._loop.time())
-
-    def _begin_no_more(self) -> None:
-        for part in list(self._window.parts.values()):
-            if part.leaving:
-                self._window.begin_no_more(part)
-        self.settle()
+            self._window.leave(part)
 
     def _lost(self, part: Delivered) -> None:
         """Somebody else may have it already."""
@@ -141,32 +122,16 @@ class Revokes:
 
     def _put_away(self, part: Delivered) -> None:
         """Nothing of it is in hand any more, under whatever number it was handed out."""
-        for fence in self._fences.pop(part, ()):
+        if (fence := self._fences.pop(part, None)) is not None:
             fence.cancel()
         for number in list(part.numbers) or [part.newest]:
             self._source.done(number, (part.source,))
         self._window.drop(part)
 
     def _fence_in_time(self, part: Delivered) -> None:
-        if (part.in_hand or part.left) and part not in self._fences:
+        if part.in_hand and part not in self._fences:
             bound = self._revoke_bound
-            fence = bound - min(1.0, bound / 4)
-            last_begin = self._last_begin_in(bound, fence)
-            if last_begin <= 0:
-                self._window.begin_no_more(part)
-            self._fences[part] = (
-                self._loop.call_later(last_begin, self._begin_no_more_of, part),
-                self._loop.call_later(fence, self._fence, part),
-            )
-
-    def _last_begin_in(self, bound: float, end: float) -> float:
-        """Seconds in which something may still begin that has to end in `end` seconds: half of the bound, or less where
-        a handler takes long. None shall be cancelled only because it began too late."""
-        return max(0.0, min(bound / 2, end - 2 * self._calls.longest()))
-
-    def _begin_no_more_of(self, part: Delivered) -> None:
-        self._window.begin_no_more(part)
-        self.settle()
+            self._fences[part] = self._loop.call_later(bound - min(1.0, bound / 4), self._fence, part)
 
     def _fence(self, part: Delivered) -> None:
         for call in list(self._calls.running()):

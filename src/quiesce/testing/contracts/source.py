@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from quiesce.errors import CommitRefused, IntakeClosed
+from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.events import AssignmentChanged
 from quiesce.inbox.ports import Source
 from quiesce.inbox.record import Batch, Record, TopicPartition
@@ -179,6 +180,32 @@ async def what_is_put_away_unfinished_comes_again(world: SourceWorld) -> None:
     source.done(batch.assignment)
     again = values(await handle(source, 20 - half), 0)
     assert again == numbered(20 - half, half), f"after {half} of {len(batch.records)}: {again}"
+
+
+async def what_is_done_behind_the_offset_does_not_come_again(world: SourceWorld) -> None:
+    """Neither to the member that did it nor to any after it, however often one of them commits."""
+    first = await world.source()
+    await world.append(0, numbered(10))
+    held, number = await hold(first, 10)
+    partition = held[0].source
+    beyond = Beyond.all_but(2, 10, [2, 3, 6, 9])
+    await first.commit({partition: 2}, number, within(_BOUND), beyond={partition: beyond})
+    first.done(number)
+    held, number = await hold(first, 4)
+    assert [record.offset for record in held] == [2, 3, 6, 9]
+    await first.commit({partition: 3}, number, within(_BOUND))
+    await first.close(within(_BOUND))
+    second = await world.source()
+    held, number = await hold(second, 3)
+    assert [record.offset for record in held] == [3, 6, 9]
+    await second.commit({partition: 3}, number, within(_BOUND), beyond={partition: Beyond.all_but(3, 7, [3])})
+    await second.commit({partition: 7}, number, within(_BOUND))
+    assert await world.committed() == {partition: 9}, "all in front of it is done"
+    await second.close(within(_BOUND))
+    third = await world.source()
+    assert [record.offset for record in await handle(third, 1)] == [9]
+    await world.append(0, numbered(3, 10))
+    assert values(await handle(third, 3), 0) == numbered(3, 10)
 
 
 async def what_is_put_away_finished_does_not(world: SourceWorld) -> None:
@@ -399,6 +426,7 @@ CHECKS: tuple[Check, ...] = (
     what_is_not_committed_comes_to_the_next_member,
     what_is_committed_does_not_come_again,
     what_is_put_away_unfinished_comes_again,
+    what_is_done_behind_the_offset_does_not_come_again,
     what_is_put_away_finished_does_not,
     a_full_partition_stops_alone,
     one_partition_is_put_away_alone,
