@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from broker import NEW_PROTOCOL, QUICK_GROUP, append, committed, wait_until
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from quiesce.kafka import KafkaSource
+from quiesce.kafka.beyond_text import read
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import connect
 from quiesce.testing.kafka import LocalKafka
@@ -145,6 +147,40 @@ def test_a_rolling_restart_of_three_consumers_under_load_with_a_hot_key_handles_
         assert "gave back" in text
         assert "was not done" not in text, "the bound of a revoke was not kept"
         assert "gone on without us" not in text
+
+
+def told(bootstrap: str, group: str, topic: str) -> int:
+    """How many records the group has been told to be done, those behind others that are not included."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        asked = [KafkaPartition(topic, number) for number in range(PARTITIONS)]
+        found = consumer.committed(asked, timeout=15)
+        cluster = consumer.cluster_id(timeout=15)
+    finally:
+        consumer.close()
+    done = 0
+    for one in found:
+        beyond = read(one.metadata, one.offset, cluster)
+        done += max(0, one.offset) + (0 if beyond is None else beyond[0].bits.bit_count())
+    return done
+
+
+@pytest.mark.timeout(120)
+def test_after_a_kill_nothing_comes_again_that_was_done_behind_a_slow_record(
+    kafka: str, name: str, group: str, database: str, start: Start
+) -> None:
+    load = Load(kafka, name)
+    load.produce(300)
+    # The first record is of the hot key and the first of its partition: it has no end, and thirty are of that key.
+    process = start("plain", SESSION_MS="1500", SLOW="3600")
+    wait_until(lambda: told(kafka, group, name) == len(effects(database)) == 270, "the group knows of all others", 60)
+    process.kill()
+    assert 0 in committed(kafka, group, name, PARTITIONS).values()
+    process = start("plain", SESSION_MS="1500", SLOW="0.01")
+    wait_until(lambda: len(effects(database)) == load.acked, "all are handled", 60)
+    process.signal()
+    assert process.wait(40) == 0, process.text()
+    assert set(effects(database).values()) == {1}
 
 
 @pytest.mark.timeout(180)  # five processes, one after the other, and the group waits for each that died
