@@ -22,8 +22,8 @@ import quiesce.psycopg
 import quiesce.sqlalchemy
 from quiesce.errors import KeyLost, SchemaMissing, Unavailable
 from quiesce.inbox.kept_response import KeptResponse
+from quiesce.inbox.key_ports import KeyClaim, NoClaim
 from quiesce.inbox.keyed_request import KeyedRequest
-from quiesce.inbox.ports import KeyClaim, NoClaim
 
 if TYPE_CHECKING:
     from quiesce.testing.postgres_address import PostgresAddress

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.inbox.kept_response import KeptResponse, ResponseRules
-from quiesce.inbox.ports import KeyClaim
+from quiesce.inbox.key_ports import KeyClaim
 from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.crash_points import reach
 from quiesce.supervisor.critical import critical

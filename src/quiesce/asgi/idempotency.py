@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from quiesce.errors import SettingsError
 from quiesce.inbox.kept_response import KEPT_HEADERS, ResponseRules
+from quiesce.inbox.key_ports import KeyClaim, KeyStore
 from quiesce.inbox.keyed_request import storable_scope
-from quiesce.inbox.ports import KeyClaim, KeyStore
 
 T = TypeVar("T")
 

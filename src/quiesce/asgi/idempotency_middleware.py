@@ -18,8 +18,8 @@ from quiesce.errors import KeyLost, KeyRefused, Unavailable
 from quiesce.inbox import key_problems
 from quiesce.inbox.idempotency_key import HEADER, parse_key
 from quiesce.inbox.kept_response import KeptResponse
+from quiesce.inbox.key_ports import KeyClaim, NoClaim
 from quiesce.inbox.keyed_request import KeyedRequest
-from quiesce.inbox.ports import KeyClaim, NoClaim
 from quiesce.lifecycle.crash_points import reach
 from quiesce.supervisor.health import AsgiApp, Receive, Scope, Send
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from quiesce.inbox.kept_response import KeptResponse
+from quiesce.inbox.key_ports import KeyClaim, KeyStore, NoClaim
 from quiesce.inbox.keyed_request import KeyedRequest
-from quiesce.inbox.ports import KeyClaim, KeyStore, NoClaim
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.25

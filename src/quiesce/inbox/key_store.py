@@ -6,10 +6,10 @@ from typing import Literal
 from quiesce.errors import SettingsError, TransactionConflict
 from quiesce.inbox.kept_response import KeptResponse
 from quiesce.inbox.key_claims import HeldClaim, LeasedClaim, NoKeyClaim, kept
+from quiesce.inbox.key_ports import KeyClaim, NoClaim
 from quiesce.inbox.key_statements import LOOK, TAKE, TAKE_OVER
 from quiesce.inbox.key_transaction import Isolation, MakeTransaction, RequestTransaction
 from quiesce.inbox.keyed_request import KeyedRequest
-from quiesce.inbox.ports import KeyClaim, NoClaim
 
 Hold = Literal["transaction", "lease"]
 

@@ -5,11 +5,11 @@ import time
 from functools import partial
 
 from quiesce.inbox.kept_response import KeptResponse
+from quiesce.inbox.key_ports import KeyClaim, NoClaim
 from quiesce.inbox.key_statements import PRUNE
 from quiesce.inbox.key_store import KEEP, LEASE, Hold, KeyTable
 from quiesce.inbox.key_transaction import Isolation
 from quiesce.inbox.keyed_request import KeyedRequest
-from quiesce.inbox.ports import KeyClaim, NoClaim
 from quiesce.postgres.driver import AnyConnection, Pool
 from quiesce.postgres.key_transaction import PoolTransaction
 

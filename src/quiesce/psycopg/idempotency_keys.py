@@ -6,10 +6,10 @@ from typing import Any
 from psycopg_pool import AsyncConnectionPool
 
 from quiesce.inbox.kept_response import KeptResponse
+from quiesce.inbox.key_ports import KeyClaim, NoClaim
 from quiesce.inbox.key_store import KEEP, LEASE, Hold, KeyTable
 from quiesce.inbox.key_transaction import Isolation
 from quiesce.inbox.keyed_request import KeyedRequest
-from quiesce.inbox.ports import KeyClaim, NoClaim
 from quiesce.psycopg.key_transaction import PoolTransaction
 
 
