@@ -69,6 +69,13 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[T
     return {TopicPartition(one.topic, one.partition): one.offset for one in offsets if one.offset >= 0}
 
 
+def delete_before(bootstrap: str, topic: str, offset: int) -> None:
+    """As retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([KafkaPartition(topic, 0, offset)]).values():
+        future.result(_BOUND)
+
+
 def set_topic(bootstrap: str, topic: str, setting: str, value: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     change = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)

@@ -6,10 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 import pytest
-from broker import QUICK_GROUP, append, committed
+from broker import QUICK_GROUP, append, committed, delete_before
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient
 from mock_cluster import OFFSET_FETCH, MockCluster
 
 from quiesce.errors import QuiesceError, Unavailable
@@ -23,13 +21,6 @@ BOUND = 30.0
 
 MOCK_GROUP = QUICK_GROUP | {"session.timeout.ms": 1500}
 """The mock brokers let a member wait a session long for one that has left."""
-
-
-def delete_before(kafka: str, topic: str, offset: int) -> None:
-    """As retention does."""
-    admin = AdminClient({"bootstrap.servers": kafka})
-    for future in admin.delete_records([KafkaPartition(topic, 0, offset)]).values():
-        future.result(BOUND)
 
 
 def resets(source: KafkaSource) -> list[PositionReset]:
@@ -67,6 +58,23 @@ async def test_K14_latest_is_a_choice_and_is_told_too(kafka: str, topic: MakeTop
     await asyncio.to_thread(append, kafka, name, numbered(5, 10))
     assert values(await handle(source, 5), 0) == numbered(5, 10)
     assert resets(source) == [PositionReset("orders", name, 0, None, 10)]
+    await source.close(within(BOUND))
+
+
+async def test_a_jump_in_one_partition_leaves_another_of_which_nothing_was_read_where_it_begins(
+    kafka: str, topic: MakeTopic, group: str
+) -> None:
+    name = topic(partitions=2)
+    await asyncio.to_thread(append, kafka, name, numbered(10))
+    await handled_by_one(kafka, name, group, 10)
+    await asyncio.to_thread(append, kafka, name, numbered(20, 10))
+    await asyncio.to_thread(delete_before, kafka, name, 15)
+    # An eager strategy: all is assigned anew.
+    eager = QUICK_GROUP | {"partition.assignment.strategy": "range"}
+    source = await KafkaSource(kafka, name, group=group, settings=eager).open()
+    assert values(await handle(source, 15), 0) == numbered(15, 15)
+    await asyncio.to_thread(append, kafka, name, numbered(5, 1000), 1)
+    assert values(await handle(source, 5), 1) == numbered(5, 1000)
     await source.close(within(BOUND))
 
 

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from broker import QUICK_GROUP, append, committed
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from quiesce.inbox.events import AssignmentChanged, CommitLate
 from quiesce.inbox.record import Record, TopicPartition
@@ -50,6 +52,28 @@ async def consuming(consumer: Consumer) -> AsyncIterator[ManualStop]:
 
 def place(record: Record) -> tuple[int, int]:
     return record.partition, record.offset
+
+
+async def test_a_topic_that_is_made_anew_under_a_consumer_is_handled_from_its_beginning(
+    kafka: str, topic: MakeTopic, group: str
+) -> None:
+    name = topic(partitions=1)
+    seen: list[bytes | None] = []
+
+    async def handle(record: Record) -> None:
+        seen.append(record.value)
+
+    admin = AdminClient({"bootstrap.servers": kafka})
+    async with consuming(Consumer(KafkaSource(kafka, name, group=group, settings=QUICK_GROUP), handle)):
+        await asyncio.to_thread(append, kafka, name, numbered(100))
+        await until(lambda: len(seen) == 100)
+        await asyncio.to_thread(admin.delete_topics([name])[name].result, 15)
+        await until(lambda: name not in admin.list_topics(timeout=15).topics)
+        await asyncio.to_thread(admin.create_topics([NewTopic(name, 1)])[name].result, 15)
+        await asyncio.to_thread(append, kafka, name, numbered(20, 1000))
+        await until(lambda: len(seen) >= 120)
+        assert seen[100:] == numbered(20, 1000)
+    assert committed(kafka, group, name, 1) == {TopicPartition(name, 0): 20}
 
 
 async def test_a_rebalance_in_the_middle_of_slow_batches_waits_for_them_and_nothing_is_handled_twice(

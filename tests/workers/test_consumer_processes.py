@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from quiesce.kafka import KafkaSource
-from quiesce.kafka.beyond_text import read
+from quiesce.kafka.beyond_text import Where, read
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import connect
 from quiesce.testing.kafka import LocalKafka
@@ -160,8 +160,8 @@ def told(bootstrap: str, group: str, topic: str) -> int:
         consumer.close()
     done = 0
     for one in found:
-        beyond = read(one.metadata, one.offset, cluster)
-        done += max(0, one.offset) + (0 if beyond is None else beyond[0].bits.bit_count())
+        beyond = read(one.metadata, one.offset, Where(cluster, group, topic, one.partition))
+        done += max(0, one.offset) + (0 if beyond is None else len(beyond[0]))
     return done
 
 

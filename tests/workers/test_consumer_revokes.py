@@ -379,6 +379,41 @@ def test_a_hot_key_holds_up_no_other_and_nothing_comes_again_whenever_it_turns_s
     virtual_time.run(main())
 
 
+def test_keys_that_fail_again_and_again_leave_the_others_their_turn() -> None:
+    async def main() -> None:
+        records = [record(n, key=b"bad%d" % n if n < 12 else b"k%d" % n) for n in range(200)]
+        source = MemorySource(records)
+        done: list[int] = []
+
+        async def handle(one: Record) -> None:
+            if one.offset < 12:
+                # Longer than the wait, so that one of them always is due.
+                await asyncio.sleep(3.0)
+                raise ValueError("never")
+            done.append(one.offset)
+
+        retries = Retries(attempts=100, backoff=Backoff(first=1.0, ceiling=5.0))
+        consumer = Consumer(source, handle, concurrency=4, retries=retries)
+        stop = ManualStop(consumer.name)
+        stop.at(400.0, within=5.0)
+        await consumer.run(stop)
+        assert done == list(range(12, 200))
+
+    virtual_time.run(main())
+
+
+def test_room_that_comes_while_a_failed_fetch_waits_for_its_next_try_ends_nothing() -> None:
+    async def main() -> None:
+        source = MemorySource(two_partitions(40), away=[(1.0, 20.0)])
+        handler = Handler(0.3)
+        stop = await run(Consumer(source, handler, concurrency=2, in_flight=10, batch=5), stop_at=60.0)
+        assert len(handler.handled) == 80
+        assert source.committed == {ZERO: 40, ONE: 40}
+        assert not stop.abandoned
+
+    virtual_time.run(main())
+
+
 def test_keys_that_wait_for_their_next_attempt_hold_up_no_other_however_many_of_them_wait() -> None:
     async def main() -> None:
         records = [record(n, key=b"bad" if n % 2 == 0 else b"k%d" % n) for n in range(200)]

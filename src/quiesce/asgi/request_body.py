@@ -26,20 +26,19 @@ async def read_body(
     """The whole body of at most `limit` bytes, as they are counted and not as a header says."""
     if any(name.lower() == b"content-length" and _more_than(value, limit) for name, value in scope["headers"]):
         return NoBody.TOO_LARGE
-    pieces: list[bytes] = []
-    size = 0
+    # One buffer: of many small pieces each would cost many times its size.
+    body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return NoBody.CLIENT_GONE
         piece = message.get("body", b"")
-        size += len(piece)
-        if size > limit:
+        if len(body) + len(piece) > limit:
             return NoBody.TOO_LARGE
         fingerprint.body(piece)
-        pieces.append(piece)
+        body += piece
         if not message.get("more_body", False):
-            return b"".join(pieces)
+            return bytes(body)
 
 
 def receive_again(body: bytes, receive: Receive) -> Receive:

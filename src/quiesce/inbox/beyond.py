@@ -4,58 +4,83 @@ One slow record holds the partition's offset back, while those behind it, of oth
 the offset, so that nobody who gets the partition next does them once more. Nothing here waits.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
+from math import inf
+
+Run = tuple[int, int]
+"""Offsets from the first number to the one in front of the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """Offsets at or behind `base` that are done: `base + n` where bit n is set.
+    """Offsets at or behind `base` that are done, as runs in order with something undone between each two.
 
-    An offset that no record stands at may count as done.
+    An offset that no record stands at may count as done: what it costs depends on the records that are not done, and
+    not on the gaps that compaction leaves.
     """
 
     base: int
-    bits: int = 0
+    runs: tuple[Run, ...] = ()
 
     @classmethod
     def all_but(cls, base: int, end: int, undone: Iterable[int]) -> "Beyond":
         """From `base` to the one in front of `end`, without these. Those outside do not count."""
-        length = end - base
-        if length <= 0:
-            return cls(base)
-        holes = bytearray(length // 8 + 1)
-        for offset in undone:
-            place = offset - base
-            if 0 <= place < length:
-                holes[place >> 3] |= 1 << (place & 7)
-        return cls(base, ((1 << length) - 1) & ~int.from_bytes(holes, "little"))
+        runs: list[Run] = []
+        begin = base
+        for offset in sorted(undone):
+            if begin <= offset < end:
+                if begin < offset:
+                    runs.append((begin, offset))
+                begin = offset + 1
+        if begin < end:
+            runs.append((begin, end))
+        return cls(base, tuple(runs))
 
     @property
     def end(self) -> int:
         """Behind the last one that is done."""
-        return self.base + self.bits.bit_length()
+        return self.runs[-1][1] if self.runs else self.base
 
     def __bool__(self) -> bool:
-        return self.bits != 0
+        return bool(self.runs)
+
+    def __len__(self) -> int:
+        """How many offsets are done."""
+        return sum(end - begin for begin, end in self.runs)
 
     def __contains__(self, offset: int) -> bool:
-        return offset >= self.base and self.bits >> (offset - self.base) & 1 == 1
+        place = bisect_right(self.runs, (offset, inf)) - 1
+        return place >= 0 and offset < self.runs[place][1]
 
     def seen_from(self, base: int) -> "Beyond":
         """The same for another base. What lies in front of it is left out."""
-        shift = base - self.base
-        return Beyond(base, self.bits >> shift if shift >= 0 else self.bits << -shift)
+        if not self.runs or base <= self.runs[0][0]:
+            return Beyond(base, self.runs)
+        return Beyond(base, tuple((max(base, begin), end) for begin, end in self.runs if end > base))
+
+    def before(self, offset: int) -> "Beyond":
+        """What of it lies in front of this offset."""
+        return Beyond(self.base, tuple((begin, min(end, offset)) for begin, end in self.runs if begin < offset))
 
     def __or__(self, other: "Beyond") -> "Beyond":
         """What is done by either, with the base of this one."""
-        return Beyond(self.base, self.bits | other.seen_from(self.base).bits)
+        runs: list[Run] = []
+        for begin, end in sorted(chain(self.runs, other.seen_from(self.base).runs)):
+            if runs and begin <= runs[-1][1]:
+                runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+            else:
+                runs.append((begin, end))
+        return Beyond(self.base, tuple(runs))
 
     def settled(self) -> "Beyond":
         """Its base is the first offset that is not done."""
-        done = (self.bits ^ (self.bits + 1)).bit_length() - 1
-        return self.seen_from(self.base + done)
+        if self.runs and self.runs[0][0] == self.base:
+            return Beyond(self.runs[0][1], self.runs[1:])
+        return self
 
     def lower_half(self) -> "Beyond":
         """Less of it, where there is no room for more."""
-        return Beyond(self.base, self.bits & ((1 << self.bits.bit_length() // 2) - 1))
+        return Beyond(self.base, self.runs[: len(self.runs) // 2])

@@ -20,6 +20,8 @@ class Choice:
         self.alone = False
         """Such a one is in hand."""
         self._batch = batch
+        self._was_of_key = False
+        """The last piece was the next one of its key."""
         self._turns: deque[Delivered] = deque()
 
     def came(self, part: Delivered) -> None:
@@ -41,9 +43,15 @@ class Choice:
             part, of_key = suspect
             self.alone = True
             return self._single(part, of_key, alone=True)
-        if (of_key := self.key_queues.next()) is not None:
-            return self._single(of_key.part, of_key)
-        return self._next_single() if self._batch is None else self._next_batch(now)
+        # In turn: keys whose wait is over, again and again, must not keep the others from beginning.
+        of_key = self.key_queues.next()
+        if of_key is None or self._was_of_key:
+            fresh = self._next_single() if self._batch is None else self._next_batch(now)
+            self._was_of_key = False
+            if fresh is not None or of_key is None:
+                return fresh
+        self._was_of_key = True
+        return self._single(of_key.part, of_key)
 
     def _due_suspect(self) -> tuple[Delivered, KeyQueue | None] | None:
         """A record that has to be in hand alone and may begin now: the first of its key, or of the queue."""

@@ -18,19 +18,22 @@ SELECT ours, EXISTS (SELECT FROM made) AS made FROM lock
 """Claims a key that has no row. `$3` is the fingerprint, `$4` the owner, `$5` the lease or NULL, `$6` how long the key
 is kept, in seconds. `ours` and not `made`: there is a row."""
 
-LOOK = """
+# A claim without a lease is never committed by us: it ends with its transaction. One that can be seen was committed by
+# its handler, past us, and so was what that had done by then. Nobody may do it once more, until the key expires.
+_HELD_TILL = "coalesce(leased_till, expires_at)"
+
+LOOK = f"""
 SELECT fingerprint = $3::bytea AS same, state, status, headers::text AS headers, body, not_kept,
     expires_at <= clock_timestamp() AS expired,
-    state = 'claimed' AND leased_till > clock_timestamp() IS TRUE AS leased
+    state = 'claimed' AND {_HELD_TILL} > clock_timestamp() AS leased
 FROM idempotency_key WHERE scope = $1::text AND key = $2::text
-"""
+"""  # noqa: S608 - pieces of our own
 
-TAKE_OVER = """
+TAKE_OVER = f"""
 WITH free AS MATERIALIZED (
     SELECT scope, key, expires_at <= clock_timestamp() AS expired FROM idempotency_key
     WHERE scope = $1::text AND key = $2::text
-        AND CASE state WHEN 'claimed' THEN leased_till > clock_timestamp() IS NOT TRUE
-            ELSE expires_at <= clock_timestamp() END
+        AND CASE state WHEN 'claimed' THEN {_HELD_TILL} ELSE expires_at END <= clock_timestamp()
     -- Whoever is in the middle of its transaction holds the row, lease or not.
     FOR UPDATE SKIP LOCKED
 )
@@ -41,7 +44,7 @@ UPDATE idempotency_key AS k SET fingerprint = $3::bytea, owner = $4::text::uuid,
     state = 'claimed', status = NULL, headers = NULL, body = NULL, not_kept = NULL
 FROM free WHERE k.scope = free.scope AND k.key = free.key
 RETURNING k.attempt
-"""
+"""  # noqa: S608 - pieces of our own
 """Claims a key whose row has expired, or whose owner has let its lease run out. Takes what `TAKE` takes."""
 
 _MINE = "scope = $1::text AND key = $2::text AND owner = $3::text::uuid AND state = 'claimed'"

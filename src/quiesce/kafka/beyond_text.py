@@ -1,15 +1,18 @@
 """What is done behind a committed offset, as the text that the group keeps beside the offset.
 
-`quiesce1 <cluster> <offset> <epoch> <bits>`: a checksum of the cluster's id, the offset that it belongs to, the newest
-leader epoch of the partition that was read (`-` where brokers tell none), and the bits of `Beyond`, from the lowest
-byte on, deflated, in base64. What does not carry the same offset was copied from elsewhere and means nothing.
+`quiesce1 <place> <offset> <epoch> <runs>`: a checksum of where it belongs (cluster, group, topic, partition), the
+offset that it stands beside, the newest leader epoch of the partition that was read (`-` where brokers tell none), and
+the runs of `Beyond`, each as the distance from the one before and its length, in bytes of seven bits each, deflated, in
+base64. A text that was copied to another place or another offset means nothing there.
 """
 
 import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from quiesce.inbox.beyond import Beyond
+from quiesce.inbox.beyond import Beyond, Run
 
 LONGEST = 4000
 """Characters, at most. Brokers take 4096 unless their `offset.metadata.max.bytes` says otherwise."""
@@ -19,29 +22,79 @@ _MOST = 1_000_000
 """Bytes that are inflated, at most: anybody who may commit may write such a text."""
 
 
-def written(beyond: Beyond, cluster: str | None, epoch: int | None, longest: int = LONGEST) -> str:
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The place that a text is about. `cluster` is the cluster's id, None where the brokers tell none."""
+
+    cluster: str | None
+    group: str
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        parts = (self.cluster or "", self.group, self.topic, str(self.partition))
+        return f"{zlib.crc32(chr(0).join(parts).encode()):08x}"
+
+
+def written(beyond: Beyond, where: Where, epoch: int | None, longest: int = LONGEST) -> str:
     """The text; empty if nothing is done behind the offset. What there is no room for is left out, from the end."""
     while beyond:
-        bits = beyond.bits.to_bytes(beyond.bits.bit_length() // 8 + 1, "little")
-        deflated = b64encode(zlib.compress(bits, 9)).decode()
-        text = f"{_MARK} {_checksum(cluster)} {beyond.base} {'-' if epoch is None else epoch} {deflated}"
+        text = f"{_MARK} {where} {beyond.base} {'-' if epoch is None else epoch} {_deflated(beyond)}"
         if len(text) <= longest:
             return text
         beyond = beyond.lower_half()
     return ""
 
 
-def read(text: str | None, offset: int, cluster: str | None) -> tuple[Beyond, int | None] | None:
+def read(text: str | None, offset: int, where: Where) -> tuple[Beyond, int | None] | None:
     """What the text says is done behind this offset, and the newest epoch; None if it says nothing of it."""
     try:
-        mark, checksum, base, epoch, deflated = (text or "").split(" ")
-        if (mark, checksum, base) != (_MARK, _checksum(cluster), str(offset)):
+        mark, place, base, epoch, deflated = (text or "").split(" ")
+        if (mark, place, base) != (_MARK, str(where), str(offset)):
             return None
-        bits = zlib.decompressobj().decompress(b64decode(deflated, validate=True), _MOST)
-        return Beyond(offset, int.from_bytes(bits, "little")), None if epoch == "-" else int(epoch)
+        inflated = zlib.decompressobj().decompress(b64decode(deflated, validate=True), _MOST)
+        return Beyond(offset, tuple(_decoded(offset, inflated))), None if epoch == "-" else int(epoch)
     except (ValueError, NotBase64, zlib.error):
         return None
 
 
-def _checksum(cluster: str | None) -> str:
-    return f"{zlib.crc32((cluster or '').encode()):08x}"
+def _deflated(beyond: Beyond) -> str:
+    # Few different numbers in no order: what looks for repetitions needs a third more.
+    deflate = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, zlib.DEF_MEM_LEVEL, zlib.Z_HUFFMAN_ONLY)
+    return b64encode(deflate.compress(bytes(_encoded(beyond))) + deflate.flush()).decode()
+
+
+def _encoded(beyond: Beyond) -> Iterator[int]:
+    last = beyond.base
+    for begin, end in beyond.runs:
+        yield from _number(begin - last)
+        yield from _number(end - begin)
+        last = end
+
+
+def _number(value: int) -> Iterator[int]:
+    while value > 127:
+        yield value & 127 | 128
+        value >>= 7
+    yield value
+
+
+def _decoded(base: int, encoded: bytes) -> Iterator[Run]:
+    """Whole runs only: the rest may have been cut off."""
+    numbers = _numbers(encoded)
+    last = base
+    for distance, length in zip(numbers, numbers, strict=False):
+        yield last + distance, last + distance + length
+        last += distance + length
+
+
+def _numbers(encoded: Iterable[int]) -> Iterator[int]:
+    value = shift = 0
+    for byte in encoded:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            yield value
+            value = shift = 0
+        elif shift > 63:
+            raise ValueError("no offset is that large")

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -88,10 +88,12 @@ class DeadReader:
         with contextlib.suppress(KafkaException, RuntimeError):
             self._consumer.close()
 
-    def shelves(self, *, all_of_it: bool = False) -> list[Shelf]:
+    def shelves(self, *, all_of_it: bool = False, stopped: Callable[[], bool] = lambda: False) -> list[Shelf]:
         """The partitions with what was dealt with. Reads the topic once, from where something waits.
 
-        `all_of_it`: from the topic's beginning.
+        `all_of_it`: from the topic's beginning. `stopped`: asked between two pages, and whenever half a second has
+        brought none; when it says so there are no shelves, for half of the marks would say that letters wait which do
+        not.
 
         Raises:
             SettingsError: there is no such topic, or we may not read it.
@@ -114,6 +116,8 @@ class DeadReader:
         committed = self._committed(numbers)
         shelves = []
         for number in numbers:
+            if stopped():
+                return []
             with _errors(f"topic {self.topic!r}"):
                 low, high = self._consumer.get_watermark_offsets(KafkaPartition(self.topic, number), _ANSWER)
             got_to = committed.get(number, low)
@@ -122,6 +126,8 @@ class DeadReader:
             shelves.append(Shelf(self.topic, number, low if all_of_it else waiting_from, high, waiting_from))
         for shelf in shelves:
             for page in self._pages(shelf):
+                if stopped():
+                    return []
                 for record in page:
                     if is_mark(record):
                         take_mark(record, shelf.dealt_with)
@@ -138,6 +144,7 @@ class DeadReader:
                 yield letters
 
     def _pages(self, shelf: Shelf) -> Iterator[list[Record]]:
+        """Page by page. One is empty where a turn has brought nothing, so that whoever reads can stop."""
         if shelf.begin >= shelf.end:
             return
         self._consumer.assign([KafkaPartition(shelf.topic, shelf.number, shelf.begin)])
@@ -161,8 +168,8 @@ class DeadReader:
                     else:
                         # Of the group, or what passes by itself. If it does not, the silence is told.
                         self._on_error(error)
+                yield page
                 if page:
-                    yield page
                     # The caller had its time.
                     heard = time.monotonic()
                 if ended:

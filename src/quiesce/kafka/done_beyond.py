@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from quiesce.inbox.beyond import Beyond
 from quiesce.inbox.record import Record, TopicPartition
 from quiesce.kafka import beyond_text
+from quiesce.kafka.beyond_text import Where
 from quiesce.kafka.records import as_kafka
 
 _LOG = logging.getLogger("quiesce.kafka")
@@ -31,20 +32,18 @@ class _Known:
 class DoneBeyond:
     """On the consumer's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
         self.cluster: str | None = None
-        """Its id. Tools copy a group's offsets from one cluster to another, where they mean other records."""
+        self._group = group
         self._known: dict[TopicPartition, _Known] = {}
         self._longest = beyond_text.LONGEST
         self._told = False
 
     def begin(self, partition: TopicPartition, offset: int, text: str | None) -> None:
         """The partition is ours from this offset on, and so much the group has beside it."""
-        self._known.pop(partition, None)
-        if (found := beyond_text.read(text, offset, self.cluster)) is not None:
-            self._known[partition] = _Known(*found)
-            count = found[0].bits.bit_count()
-            _LOG.info("%s[%d]: %d offsets behind %d are done already", *partition, count, offset)
+        self._keep(partition, offset, text)
+        if (known := self._known.get(partition)) is not None:
+            _LOG.info("%s[%d]: %d offsets behind %d are done already", *partition, len(known.beyond), offset)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
@@ -54,17 +53,9 @@ class DoneBeyond:
         """What of these records is not done."""
         known = [one for one in runs.keys() & self._known.keys() if runs[one][0].offset < self._known[one].beyond.end]
         for partition in known:
-            of = self._known[partition]
-            epochs = {
-                message.offset(): message.leader_epoch()
-                for message in messages
-                if (message.topic(), message.partition()) == partition
-            }
-            runs[partition] = [
-                record
-                for record in runs[partition]
-                if record.offset not in of.beyond or _is_newer(epochs[record.offset], of.epoch)
-            ]
+            self._cut(partition, messages)
+            beyond = self._known[partition].beyond
+            runs[partition] = [record for record in runs[partition] if record.offset not in beyond]
         return {partition: run for partition, run in runs.items() if run} if known else runs
 
     def to_commit(
@@ -74,24 +65,26 @@ class DoneBeyond:
         commits: list[KafkaPartition] = []
         for partition, offset in offsets.items():
             done = beyond.get(partition, Beyond(offset))
-            if (known := self._known.get(partition)) is not None:
-                done |= known.beyond
-            done = done.settled()
-            text = ""
-            if done and self._longest:
-                text = beyond_text.written(done, self.cluster, self._epoch(consumer, partition), self._longest)
+            known = self._known.get(partition)
+            if not done and known is None:
+                commits.append(KafkaPartition(*partition, offset))
+                continue
+            position, epoch = _read_up_to(consumer, partition)
+            if known is not None:
+                # Nobody has seen yet whether what comes is what was done: the offset does not pass over it.
+                done = (done | known.beyond.before(position)).settled()
+                unseen = Beyond(max(done.base, position), known.beyond.runs).seen_from(max(done.base, position))
+                done |= unseen
+                epochs = (known.epoch,) if unseen else (known.epoch, epoch)
+                epoch = max((one for one in epochs if one is not None), default=None)
+            text = beyond_text.written(done, self._where(partition), epoch, self._longest) if self._longest else ""
             commits.append(KafkaPartition(*partition, done.base, text))
         return commits
 
     def committed(self, commits: Sequence[KafkaPartition]) -> None:
         """The group has these, from `to_commit`."""
         for one in commits:
-            partition = TopicPartition(one.topic, one.partition)
-            found = beyond_text.read(one.metadata, one.offset, self.cluster)
-            if found is not None:
-                self._known[partition] = _Known(*found)
-            else:
-                self._known.pop(partition, None)
+            self._keep(TopicPartition(one.topic, one.partition), one.offset, one.metadata)
 
     def too_long(self, commits: Sequence[KafkaPartition]) -> None:
         """The brokers refuse these for their text: from now on it is shorter, or there is none."""
@@ -105,18 +98,35 @@ class DoneBeyond:
                 longest,
             )
 
-    def _epoch(self, consumer: Consumer, partition: TopicPartition) -> int | None:
-        """The newest that was read. The client knows it by itself, and forgets it when it goes back."""
-        known = self._known.get(partition)
-        before = None if known is None else known.epoch
-        try:
-            (position,) = consumer.position(as_kafka([partition]))
-        except KafkaException:
-            return before
-        # None where it is not known, whatever the stubs say.
-        now: int | None = position.leader_epoch
-        return max((one for one in (before, now) if one is not None), default=None)
+    def _keep(self, partition: TopicPartition, offset: int, text: str | None) -> None:
+        found = beyond_text.read(text, offset, self._where(partition))
+        if found is not None:
+            self._known[partition] = _Known(*found)
+        else:
+            self._known.pop(partition, None)
+
+    def _cut(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
+        """From the first record on that is newer than the text, nothing that it says is about the records there."""
+        known = self._known[partition]
+        newest = -1 if known.epoch is None else known.epoch
+        for message in messages:
+            if (
+                (message.topic(), message.partition()) == partition
+                and (offset := message.offset()) is not None
+                and offset in known.beyond
+                and (-1 if (epoch := message.leader_epoch()) is None else epoch) > newest
+            ):
+                self._known[partition] = _Known(known.beyond.before(offset), known.epoch)
+                return
+
+    def _where(self, partition: TopicPartition) -> Where:
+        return Where(self.cluster, self._group, *partition)
 
 
-def _is_newer(epoch: int | None, than: int | None) -> bool:
-    return (-1 if epoch is None else epoch) > (-1 if than is None else than)
+def _read_up_to(consumer: Consumer, partition: TopicPartition) -> tuple[int, int | None]:
+    """The offset behind the last record that was read, and its leader epoch. The client knows them by itself."""
+    try:
+        (position,) = consumer.position(as_kafka([partition]))
+    except KafkaException:
+        return -1, None
+    return position.offset, position.leader_epoch

@@ -174,6 +174,16 @@ class Holdings:
                 self._rewinds[partition] = offset
                 self._tails.committed({partition: offset})
 
+    def anew(self, partition: TopicPartition) -> None:
+        """Its records are others than before: what is in hand of it is not to be committed."""
+        with self.lock:
+            self._assignment.gone([partition])
+            self._assignment.gained([partition])
+            self._ahead.drop([partition])
+            self._tails.gone([partition])
+            self._rewinds.pop(partition, None)
+        self._changed()
+
     def leave(self, partitions: Collection[TopicPartition]) -> None:
         """The group wants these back: nothing more of them is handed out."""
         with self.lock:

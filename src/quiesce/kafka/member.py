@@ -56,7 +56,7 @@ class Member:
         self._troubles = Troubles(topics, settings.client["group.id"])
         self._pauses = Pauses()
         self.holdings = Holdings(settings.read_ahead, settings.read_ahead_bytes, lambda: on_loop(self._loop, changed))
-        self._done_beyond = DoneBeyond()
+        self._done_beyond = DoneBeyond(str(settings.client["group.id"]))
         self._positions = Positions(self.holdings, self._done_beyond, settings.start, settings.cooperative)
         self._sender = Sender(self.holdings, self._done_beyond, self._lost)
         self._rebalances = Rebalances(
@@ -187,7 +187,7 @@ class Member:
         if partition is not None and offset is not None and error.code() == KafkaError._PARTITION_EOF:
             self._subscription.heard({partition.topic})
             self.holdings.at_end(partition, offset)
-        elif partition is not None and offset is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+        elif partition is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._positions.stopped(partition, offset)
         else:
             with self.holdings.lock:

@@ -45,7 +45,9 @@ class Positions:
         self._start = start
         self._cooperative = cooperative
         self._unknown: set[TopicPartition] = set()
-        self._stopped: dict[TopicPartition, int] = {}
+        self._stopped: dict[TopicPartition, int | None] = {}
+        self._begun: dict[TopicPartition, int] = {}
+        """Where reading began, for as long as nothing was read."""
         self._out: set[TopicPartition] = set()
         self._not_before = 0.0
 
@@ -61,6 +63,7 @@ class Positions:
         self.forget(gained)
         begin = self._begin(consumer, gained)
         self._unknown |= gained - begin.keys()
+        self._begun |= begin
         assigned = as_kafka(gained, {one: begin.get(one, OFFSET_END) for one in gained})
         if self._cooperative:
             consumer.incremental_assign(assigned)
@@ -71,6 +74,8 @@ class Positions:
     def gone(self, partitions: Collection[TopicPartition]) -> None:
         self.forget(partitions)
         self._done_beyond.forget(partitions)
+        for partition in partitions:
+            self._begun.pop(partition, None)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         self._unknown.difference_update(partitions)
@@ -78,8 +83,8 @@ class Positions:
         for partition in partitions:
             self._stopped.pop(partition, None)
 
-    def stopped(self, partition: TopicPartition, offset: int) -> None:
-        """The client has stopped reading, since this offset is not on the broker."""
+    def stopped(self, partition: TopicPartition, offset: int | None) -> None:
+        """The client has stopped reading, since this offset is not on the broker, or since the log was cut (None)."""
         self._stopped[partition] = offset
 
     def rewind(self, consumer: Consumer) -> None:
@@ -104,11 +109,23 @@ class Positions:
         self._not_before = time.monotonic() + _AGAIN
         for partition, offset in self._begin(consumer, self._unknown).items():
             self._holdings.begin_at(partition, offset)
+            self._begun[partition] = offset
             self._unknown.discard(partition)
         stopped = dict(self._stopped)
         found = self._ask(consumer, stopped)
+        found |= self._still_there(consumer, {one for one in found if stopped[one] is None})
         for partition in self._go_to(consumer, found):
-            self._jumped(partition, stopped[partition], found[partition])
+            origin, offset = stopped[partition], found[partition]
+            self._begun[partition] = offset
+            if origin is None:
+                _LOG.warning("%s[%d]: the client has lost its place, reading goes on at %d", *partition, offset)
+                self._tell(partition, None, offset)
+            else:
+                self._jumped(partition, origin, offset)
+            if origin is None or offset < origin:
+                # The log was cut, or is another one: these are not the records that were here before.
+                self._done_beyond.forget([partition])
+                self._holdings.anew(partition)
             self.forget([partition])
 
     def _begin(self, consumer: Consumer, gained: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -154,6 +171,18 @@ class Positions:
             if one.error is None and one.offset >= 0
         }
 
+    def _still_there(self, consumer: Consumer, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's offsets of those partitions of which they are on the broker."""
+        there: dict[TopicPartition, int] = {}
+        try:
+            for one in consumer.committed(as_kafka(partitions), timeout=_ASK) if partitions else ():
+                low, high = consumer.get_watermark_offsets(one, timeout=_ASK)
+                if one.error is None and low <= one.offset <= high:
+                    there[TopicPartition(one.topic, one.partition)] = one.offset
+        except KafkaException as error:
+            _LOG.info("the group's offsets are not known now: %s", named(error.args[0]))
+        return there
+
     def _go_to(self, consumer: Consumer, found: Mapping[TopicPartition, int]) -> Collection[TopicPartition]:
         """Where the client has stopped it cannot seek: the partition is taken out and put in again.
 
@@ -161,8 +190,13 @@ class Positions:
         """
         try:
             if found and not self._cooperative:
-                rest = self._holdings.partitions - found.keys()
-                consumer.assign([*as_kafka(found, found), *consumer.position(as_kafka(rest))])
+                rest = as_kafka(self._holdings.partitions - found.keys())
+                for one in consumer.position(rest):
+                    if one.offset < 0:
+                        # Nothing of it was read yet. One whose beginning is not known yet waits at its end.
+                        one.offset = self._begun.get(TopicPartition(one.topic, one.partition), OFFSET_END)
+                    rest = [*rest[1:], one]
+                consumer.assign([*as_kafka(found, found), *rest])
                 return found.keys()
             if out := found.keys() - self._out:
                 consumer.incremental_unassign(as_kafka(out))
@@ -175,9 +209,11 @@ class Positions:
         return found.keys()
 
     def _jumped(self, partition: TopicPartition, origin: int | None, offset: int) -> None:
-        self._done_beyond.forget([partition])
         if origin is None:
             _LOG.info("%s[%d]: the group has no offset, reading begins at %d", *partition, offset)
         else:
             _LOG.warning("%s[%d]: offset %d is not on the broker, reading goes on at %d", *partition, origin, offset)
+        self._tell(partition, origin, offset)
+
+    def _tell(self, partition: TopicPartition, origin: int | None, offset: int) -> None:
         self._holdings.tell(lambda consumer: PositionReset(consumer, *partition, origin, offset))

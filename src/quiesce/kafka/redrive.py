@@ -87,7 +87,7 @@ async def redrive(
     dead-letter topic before the next piece goes. It goes once over what was dead when it began.
 
     `group`: in whose name it is committed how far the letters are dealt with; `<topic>.redrive` by default.
-    `stopped`: asked before each piece.
+    `stopped`: asked before each piece, and while it first reads which letters wait.
 
     Raises:
         SettingsError: no such topic, or a right is missing.
@@ -101,7 +101,7 @@ async def redrive(
     try:
         with DeadReader(bootstrap_or_config, topic, group=group) as reader:
             work = _Redrive(plan, selection, reader, writer)
-            for shelf in await in_thread("quiesce-kafka-dead", reader.shelves):
+            for shelf in await in_thread("quiesce-kafka-dead", partial(reader.shelves, stopped=stopped)):
                 async for progress in work.shelf(shelf, stopped):
                     yield progress
                 if work.over or stopped():

@@ -180,6 +180,8 @@ class KafkaSource:
             done, _ = await asyncio.wait({answer}, timeout=_seconds(deadline))
         finally:
             commit.given_up = True
+            # Nobody waits for what it still comes to.
+            answer.cancel()
         if not done:
             raise Unavailable(f"{self.name}: no answer to a commit of {len(offsets)} offsets by the deadline")
         answer.result()

@@ -15,7 +15,8 @@ from quiesce.sqlalchemy.key_transaction import EngineTransaction
 
 class IdempotencyKeys:
     """Keeps keys by an `AsyncEngine`, and handlers get its connections; or by an `async_sessionmaker`, and they get
-    sessions. The other arguments are those of `quiesce.inbox.key_store.KeyTable`.
+    sessions. What a handler commits in its session is a savepoint, and is committed with its answer; a commit of a
+    connection is refused. The other arguments are those of `quiesce.inbox.key_store.KeyTable`.
 
     Raises:
         SettingsError: one of them is wrong.

@@ -23,12 +23,18 @@ from quiesce.inbox.once import once_batch as once_in_batches
 from quiesce.inbox.outage import away, hangs, meaning_of
 from quiesce.sqlalchemy.enqueue import Async
 from quiesce.sqlalchemy.inbox import inbox_entry, mark_entries_async
+from quiesce.sqlalchemy.kept_open import KeptOpen
 
 _ACTIVE = 1
 """What libpq says of a connection with a statement under way. Psycopg is not imported here: it may be missing."""
 _IN_ERROR = 3
 """And of one whose transaction is aborted."""
 _ABORTED = "25P02"
+
+_ENDED = (
+    "the transaction of this record is committed with its mark, once its handler is done, and that has ended it: "
+    "nothing of it is committed. Leave commit and rollback out; where a flush may fail, put it into a savepoint"
+)
 
 Database = AsyncEngine | async_sessionmaker[Any]
 
@@ -42,7 +48,9 @@ def once(
     it, in which the event is marked as handled; what the handler writes is committed with the mark, or not at all. A
     duplicate is answered without the handler.
 
-    While the database is away it raises `Unavailable`, so that the consumer holds the record and counts no attempt.
+    While the database is away it raises `Unavailable`, so that the consumer holds the record and counts no attempt. The
+    handler does not end the transaction: its `commit` is refused with RuntimeError, and so is the record after its
+    `rollback`.
 
     Args:
         consumer: who handles; see `inbox_entry`. It must stay the same for ever.
@@ -88,9 +96,15 @@ async def _transaction(db: Database) -> AsyncIterator[Async]:
                 # A session connects with its first statement; a failure to do so must not look like the handler's.
                 connection = await where.connection() if isinstance(db, async_sessionmaker) else where
                 to_the_end.enter_context(await _cancelled_in_time(connection))
+                # Its mark would be committed, and what the handler did afterwards be lost.
+                kept = KeptOpen(connection, _ENDED)
                 began = True
-                yield where
-                await _refuse_aborted(connection)
+                try:
+                    yield where
+                    kept.require_open()
+                    await _refuse_aborted(connection)
+                finally:
+                    kept.let_go()
     except asyncio.CancelledError as cancelled:
         if not began:
             hangs(cancelled, "the begin of a transaction")

@@ -67,6 +67,7 @@ class Fetches:
     async def _fetch(self) -> Batch | None:
         self._full = self._window.full()
         bound = self._bound = asyncio.timeout(None)
+        wait = 0.0
         try:
             async with bound:
                 # Awaited here and not in a task of its own: what it brings is in the window in the same step, so
@@ -77,12 +78,13 @@ class Fetches:
         except TimeoutError:
             if not bound.expired():
                 raise
-            return None
         except Unavailable as error:
-            await self._stop.sleep(self.standstill.failed(error))
-            return None
+            wait = self.standstill.failed(error)
         finally:
             self._bound = None
+        if wait:
+            await self._stop.sleep(wait)
+        return None
 
     def _deliver(self, batch: Batch) -> None:
         self.standstill.works()
