@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quiesce.cli.flags import add_flag, add_repeated_flag, add_switch
 from quiesce.cli.kafka_flags import add_kafka
-from quiesce.cli.outbox_flags import time
+from quiesce.cli.outbox_flags import refuse_backwards, time
 from quiesce.errors import SettingsError
 from quiesce.inbox.record import Record
 from quiesce.inbox.retry_headers import (
@@ -83,6 +83,7 @@ def selection(arguments: argparse.Namespace) -> "Selection":
 
     if arguments.offset and len(arguments.partition) != 1:
         raise SettingsError("--offset: takes one --partition beside it: each partition counts its own offsets")
+    refuse_backwards(arguments.since, arguments.until)
     return Selection(
         partitions=arguments.partition,
         offsets=arguments.offset,

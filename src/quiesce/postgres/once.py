@@ -14,6 +14,7 @@ from quiesce.inbox.event_id import event_id_of
 from quiesce.inbox.once import SWALLOWED, EventId, Once, once_each
 from quiesce.inbox.once import once_batch as once_in_batches
 from quiesce.inbox.outage import away, hangs, meaning_of
+from quiesce.postgres.commit_answer import CommitAnswer
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Pool, Proxy
 from quiesce.postgres.inbox import inbox_entry, mark_entries
@@ -65,12 +66,14 @@ async def _transaction(pool: Pool) -> AsyncIterator[Proxy]:
     try:
         async with pool.acquire() as connection:
             transaction = connection.transaction()
+            answer = CommitAnswer(transaction)
             with _cut_if_torn(connection):
                 await transaction.start()
             began = True
             try:
                 yield connection
-                await _refuse_aborted(connection)
+                if not answer.heard:
+                    await _refuse_aborted(connection)
             except BaseException as error:
                 await _roll_back(connection, transaction, error)
                 raise
@@ -82,6 +85,7 @@ async def _transaction(pool: Pool) -> AsyncIterator[Proxy]:
                 if (meaning := meaning_of(error, lost=_is_gone(connection))) is not None:
                     raise meaning from error
                 raise
+            answer.require_commit()
     except asyncio.CancelledError as cancelled:
         if not began:
             hangs(cancelled, "the begin of a transaction")
@@ -93,8 +97,7 @@ async def _transaction(pool: Pool) -> AsyncIterator[Proxy]:
 
 
 async def _refuse_aborted(connection: Proxy) -> None:
-    """The server answers the commit of an aborted transaction by a rollback, and asyncpg hands out neither that answer
-    nor the transaction's state. So it costs a round trip to know."""
+    """For an asyncpg whose transactions do not go by `CommitAnswer`: it costs a round trip to know."""
     try:
         await connection.execute("SELECT 1")
     except asyncpg.InFailedSQLTransactionError as error:
