@@ -27,9 +27,12 @@ def of(base: int, done: Iterable[int]) -> Beyond:
     st.sets(st.integers(1, 5000), min_size=1),
     st.none() | st.integers(0, 2**31 - 1),
     st.none() | st.text(max_size=30),
+    st.none() | st.integers(0, 2**32 - 1),
 )
-def test_what_was_written_is_read(offset: int, done: set[int], epoch: int | None, cluster: str | None) -> None:
-    beyond, here = of(offset, {offset + one for one in done}), Where(cluster, "g", "t", 3)
+def test_what_was_written_is_read(
+    offset: int, done: set[int], epoch: int | None, cluster: str | None, held: int | None
+) -> None:
+    beyond, here = replace(of(offset, {offset + one for one in done}), held=held), Where(cluster, "g", "t", 3)
     text = written(beyond, here, epoch)
     assert len(text) <= LONGEST
     assert read(text, offset, here) == (beyond, epoch)

@@ -70,9 +70,19 @@ TEN = Beyond.all_but(2, 10, [2, 5])
         (lambda here: written(TEN, replace(here, cluster="another"), 0), False),
         (lambda here: written(TEN, replace(here, group="another"), 0), False),
         (lambda here: written(TEN.seen_from(3), here, 0), False),
+        # As of a topic of the same name that was deleted.
+        (lambda here: written(replace(TEN, held=4711), here, 0), False),
         (lambda here: "deployed by carol", False),
     ],
-    ids=["its own", "an older epoch", "another cluster", "another group", "another offset", "somebody else's note"],
+    ids=[
+        "its own",
+        "an older epoch",
+        "another cluster",
+        "another group",
+        "another offset",
+        "another topic of its name",
+        "a note",
+    ],
 )
 async def test_a_text_beside_the_offset_is_believed_only_where_it_is_about_these_very_records(
     kafka: str, topic: MakeTopic, group: str, text: Callable[[Where], str], believed: bool

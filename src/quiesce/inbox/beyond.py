@@ -6,7 +6,7 @@ the offset, so that nobody who gets the partition next does them once more. Noth
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 
@@ -24,6 +24,8 @@ class Beyond:
 
     base: int
     runs: tuple[Run, ...] = ()
+    held: int | None = None
+    """`Record.checksum` of the record at `base`, where that is known."""
 
     @classmethod
     def all_but(cls, base: int, end: int, undone: Iterable[int]) -> "Beyond":
@@ -57,13 +59,14 @@ class Beyond:
 
     def seen_from(self, base: int) -> "Beyond":
         """The same for another base. What lies in front of it is left out."""
+        held = self.held if base == self.base else None
         if not self.runs or base <= self.runs[0][0]:
-            return Beyond(base, self.runs)
-        return Beyond(base, tuple((max(base, begin), end) for begin, end in self.runs if end > base))
+            return Beyond(base, self.runs, held)
+        return Beyond(base, tuple((max(base, begin), end) for begin, end in self.runs if end > base), held)
 
     def before(self, offset: int) -> "Beyond":
         """What of it lies in front of this offset."""
-        return Beyond(self.base, tuple((begin, min(end, offset)) for begin, end in self.runs if begin < offset))
+        return replace(self, runs=tuple((begin, min(end, offset)) for begin, end in self.runs if begin < offset))
 
     def __or__(self, other: "Beyond") -> "Beyond":
         """What is done by either, with the base of this one."""
@@ -73,7 +76,8 @@ class Beyond:
                 runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
             else:
                 runs.append((begin, end))
-        return Beyond(self.base, tuple(runs))
+        held = other.held if self.held is None and other.base == self.base else self.held
+        return Beyond(self.base, tuple(runs), held)
 
     def settled(self) -> "Beyond":
         """Its base is the first offset that is not done."""
@@ -83,4 +87,4 @@ class Beyond:
 
     def lower_half(self) -> "Beyond":
         """Less of it, where there is no room for more."""
-        return Beyond(self.base, self.runs[: len(self.runs) // 2])
+        return replace(self, runs=self.runs[: len(self.runs) // 2])

@@ -20,8 +20,9 @@ class Choice:
         self.alone = False
         """Such a one is in hand."""
         self._batch = batch
-        self._was_of_key = False
-        """The last piece was the next one of its key."""
+        self._retrying = 0
+        """Pieces in hand of keys that had to wait for their time."""
+        self._retried_last = False
         self._turns: deque[Delivered] = deque()
 
     def came(self, part: Delivered) -> None:
@@ -31,27 +32,38 @@ class Choice:
         self.suspected.discard(part)
         self._turns.remove(part)
 
-    def next(self, now: float, *, nothing_in_hand: bool) -> Piece | None:
-        """The next piece that may begin now; whoever takes it has it in hand."""
+    def ended(self, piece: Piece) -> None:
+        """It is in hand no more."""
+        if piece.alone:
+            self.alone = False
+        if piece.retried:
+            self._retrying -= 1
+
+    def next(self, now: float, *, in_hand: int) -> Piece | None:
+        """The next piece that may begin now, with so many in hand; whoever takes it has it in hand."""
         if self.alone:
             return None
         self.key_queues.look(now)
         if self.suspected and (suspect := self._due_suspect()) is not None:
-            if not nothing_in_hand:
+            if in_hand:
                 # It begins once they are over. Until then nothing else does, or it never would.
                 return None
             part, of_key = suspect
             self.alone = True
             return self._single(part, of_key, alone=True)
-        # In turn: keys whose wait is over, again and again, must not keep the others from beginning.
         of_key = self.key_queues.next()
-        if of_key is None or self._was_of_key:
+        if of_key is None or (of_key.retried and self._others_first(in_hand)):
             fresh = self._next_single() if self._batch is None else self._next_batch(now)
-            self._was_of_key = False
             if fresh is not None or of_key is None:
+                self._retried_last = False
                 return fresh
-        self._was_of_key = True
+        self._retried_last = of_key.retried
         return self._single(of_key.part, of_key)
+
+    def _others_first(self, in_hand: int) -> bool:
+        """Keys that fail again and again, and slowly, must not keep the others from beginning: half of what is in hand
+        is theirs, or every second turn."""
+        return self._retrying * 2 > in_hand or (self._retrying * 2 == in_hand and self._retried_last)
 
     def _due_suspect(self) -> tuple[Delivered, KeyQueue | None] | None:
         """A record that has to be in hand alone and may begin now: the first of its key, or of the queue."""
@@ -80,7 +92,8 @@ class Choice:
             self.key_queues.ready.popleft()
             record = of_key.records.popleft()
         of_key.in_hand = True
-        return Piece((record,), ((part, 1),), of_key, alone)
+        self._retrying += of_key.retried
+        return Piece((record,), ((part, 1),), of_key, alone, of_key.retried)
 
     def _next_single(self) -> Piece | None:
         for _ in range(len(self._turns)):

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
 
@@ -40,6 +40,8 @@ class KeyQueue:
     in_hand: bool = False
     until: float = -inf
     """The instant before which the first one may not begin."""
+    retried: bool = False
+    """The first one has waited for its time."""
 
 
 class Delivered:
@@ -90,7 +92,7 @@ class Delivered:
         self.dropped = False
         self.full = False
         self._free_nulls = free_nulls
-        self._given_up: list[int] = []
+        self._given_up: list[Record] = []
         self._marks: deque[tuple[int, int, int]] = deque()
         self._count = self._bytes = 0
 
@@ -148,17 +150,21 @@ class Delivered:
         for records in self.in_hand.values():
             if records[0].offset < place:
                 place = records[0].offset
-        return min([place, *self._given_up]) if self._given_up else place
+        return min([place, *(record.offset for record in self._given_up)]) if self._given_up else place
 
     def beyond(self, place: int) -> Beyond:
         """What is done behind this offset, which is not."""
         begun = self.begun
-        undone = [*self._given_up, *takewhile(lambda offset: offset < begun, (one.offset for one in self.queue))]
+        undone = [*self._given_up, *takewhile(lambda one: one.offset < begun, self.queue)]
         for of_key in self.key_queues.values():
-            undone += [record.offset for record in of_key.records]
+            undone += of_key.records
         for records in self.in_hand.values():
-            undone += [record.offset for record in records]
-        return Beyond.all_but(place, begun, undone)
+            undone += records
+        beyond = Beyond.all_but(place, begun, [record.offset for record in undone])
+        if not beyond:
+            return beyond
+        held = next((record.checksum for record in undone if record.offset == place), None)
+        return replace(beyond, held=held)
 
     def ahead(self) -> int:
         """How many records were delivered from the first one that is not done on, rounded up to a delivery.
@@ -206,4 +212,4 @@ class Delivered:
     def give_up(self, records: Sequence[Record]) -> None:
         """These will not be done here, and hold the commit in front of themselves."""
         self.left -= len(records)
-        self._given_up += [record.offset for record in records]
+        self._given_up += records

@@ -31,6 +31,7 @@ class KeyQueues:
             if not _means_nothing(at, ticket, what):
                 what.until = -inf
                 if isinstance(what, KeyQueue):
+                    what.retried = True
                     self.ready.append(what)
 
     def wake_at(self) -> float:
@@ -55,7 +56,7 @@ class KeyQueues:
 
     def back_to_key(self, of_key: KeyQueue, left: Sequence[Record], outcome: Outcome) -> None:
         """The record in hand of this key is over. `left` has it if it is not done."""
-        of_key.in_hand = False
+        of_key.in_hand = of_key.retried = False
         of_key.records.extendleft(left)
         if not left:
             self._free(of_key)

@@ -25,6 +25,8 @@ class Piece:
     """Of a single record: those of its key, which wait meanwhile."""
     alone: bool = False
     """It may kill the process, so nothing else is in hand with it."""
+    retried: bool = False
+    """Of a single record: its key had to wait for its time."""
     settled: set[Place] = field(default_factory=set)
     """Those that are done whatever becomes of the others: skipped, or set aside."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -70,6 +71,11 @@ class Record:
     def event_id(self) -> str | None:
         """The event id that the outbox relay wrote, for an inbox to tell a duplicate by."""
         return self.header("id")
+
+    @property
+    def checksum(self) -> int:
+        """Of key and timestamp: tells this record from another one that has its place, in a topic made anew."""
+        return crc32(self.key or b"", round(self.timestamp * 1000) & 0xFFFFFFFF)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Record) and self._fields() == other._fields()

@@ -102,7 +102,7 @@ class Window:
 
     def next(self, now: float) -> Piece | None:
         """The next piece that may begin now. It is in hand from then on."""
-        piece = self._choice.next(now, nothing_in_hand=not self.in_hand)
+        piece = self._choice.next(now, in_hand=len(self.in_hand))
         if piece is not None:
             begin = 0
             for part, size in piece.parts:
@@ -126,8 +126,7 @@ class Window:
     def ended(self, piece: Piece, outcome: Outcome) -> int:
         """What came of it. Returns how many records were done too late: their partition was dropped meanwhile."""
         self.in_hand.discard(piece)
-        if piece.alone:
-            self._choice.alone = False
+        self._choice.ended(piece)
         late = 0
         for (part, size), (_, records) in zip(piece.parts, piece.shares(), strict=True):
             left: Sequence[Record] = () if isinstance(outcome, Handled) else records

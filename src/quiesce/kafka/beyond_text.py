@@ -1,9 +1,9 @@
 """What is done behind a committed offset, as the text that the group keeps beside the offset.
 
-`quiesce1 <place> <offset> <epoch> <runs>`: a checksum of where it belongs (cluster, group, topic, partition), the
-offset that it stands beside, the newest leader epoch of the partition that was read (`-` where brokers tell none), and
-the runs of `Beyond`, each as the distance from the one before and its length, in bytes of seven bits each, deflated, in
-base64. A text that was copied to another place or another offset means nothing there.
+`quiesce1 <place> <offset> <held> <epoch> <runs>`: a checksum of where it belongs (cluster, group, topic, partition),
+the offset that it stands beside, a checksum of the record there, the newest leader epoch of the partition that was read
+(both `-` where it is not known), and the runs of `Beyond`, each as the distance from the one before and its length, in
+bytes of seven bits each, deflated, in base64. A text that was copied to another place or offset means nothing there.
 """
 
 import zlib
@@ -39,7 +39,7 @@ class Where:
 def written(beyond: Beyond, where: Where, epoch: int | None, longest: int = LONGEST) -> str:
     """The text; empty if nothing is done behind the offset. What there is no room for is left out, from the end."""
     while beyond:
-        text = f"{_MARK} {where} {beyond.base} {'-' if epoch is None else epoch} {_deflated(beyond)}"
+        text = f"{_MARK} {where} {beyond.base} {_shown(beyond.held)} {_shown(epoch)} {_deflated(beyond)}"
         if len(text) <= longest:
             return text
         beyond = beyond.lower_half()
@@ -49,13 +49,21 @@ def written(beyond: Beyond, where: Where, epoch: int | None, longest: int = LONG
 def read(text: str | None, offset: int, where: Where) -> tuple[Beyond, int | None] | None:
     """What the text says is done behind this offset, and the newest epoch; None if it says nothing of it."""
     try:
-        mark, place, base, epoch, deflated = (text or "").split(" ")
+        mark, place, base, held, epoch, deflated = (text or "").split(" ")
         if (mark, place, base) != (_MARK, str(where), str(offset)):
             return None
         inflated = zlib.decompressobj().decompress(b64decode(deflated, validate=True), _MOST)
-        return Beyond(offset, tuple(_decoded(offset, inflated))), None if epoch == "-" else int(epoch)
+        return Beyond(offset, tuple(_decoded(offset, inflated)), _number_or_none(held)), _number_or_none(epoch)
     except (ValueError, NotBase64, zlib.error):
         return None
+
+
+def _shown(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def _number_or_none(shown: str) -> int | None:
+    return None if shown == "-" else int(shown)
 
 
 def _deflated(beyond: Beyond) -> str:

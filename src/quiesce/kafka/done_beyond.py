@@ -53,7 +53,10 @@ class DoneBeyond:
         """What of these records is not done."""
         known = [one for one in runs.keys() & self._known.keys() if runs[one][0].offset < self._known[one].beyond.end]
         for partition in known:
+            self._check_held(partition, runs[partition][0])
             self._cut(partition, messages)
+            if partition not in self._known:
+                continue
             beyond = self._known[partition].beyond
             runs[partition] = [record for record in runs[partition] if record.offset not in beyond]
         return {partition: run for partition, run in runs.items() if run} if known else runs
@@ -105,9 +108,17 @@ class DoneBeyond:
         else:
             self._known.pop(partition, None)
 
+    def _check_held(self, partition: TopicPartition, first: Record) -> None:
+        """Another record where one was held: it is another topic of the same name."""
+        beyond = self._known[partition].beyond
+        if first.offset == beyond.base and beyond.held not in (None, first.checksum):
+            _LOG.warning("%s is not the record that was there: nothing behind it counts as done", first)
+            del self._known[partition]
+
     def _cut(self, partition: TopicPartition, messages: Sequence[Message]) -> None:
         """From the first record on that is newer than the text, nothing that it says is about the records there."""
-        known = self._known[partition]
+        if (known := self._known.get(partition)) is None:
+            return
         newest = -1 if known.epoch is None else known.epoch
         for message in messages:
             if (
