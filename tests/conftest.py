@@ -12,6 +12,7 @@ pytest_plugins = ["quiesce_pytest", "outbox_databases", "lane_members", "pgbounc
 def database_template_sql() -> list[str]:
     """Every test's database has the tables of the outbox, of the inbox and of the order service."""
     from quiesce.examples.order_service.schema import TABLES
-    from quiesce.postgres import inbox_schema, schema
+    from quiesce.inbox.schema_steps import INBOX
+    from quiesce.outbox.schema_steps import OUTBOX
 
-    return [schema.show(), inbox_schema.show(), TABLES]
+    return [OUTBOX.show(), INBOX.show(), TABLES]

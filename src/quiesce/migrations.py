@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 
+from quiesce.errors import SchemaMissing
+
 # One number for all of our migrations; any will do that nobody else takes.
 LOCK = 0x7175_6965_7363_65
 """The advisory lock that whoever applies the steps holds meanwhile."""
@@ -61,6 +63,11 @@ class Tables:
     @property
     def apply_command(self) -> str:
         return f"quiesce {self.part} schema apply"
+
+    def missing(self, detail: str = "") -> SchemaMissing:
+        """The error for a table or a column that is not there."""
+        told = f" ({' '.join(detail.split())})" if detail else ""
+        return SchemaMissing(f"the {self.part}'s tables are missing or too old{told}. Run: {self.apply_command}")
 
     def migrations(self) -> list[Migration]:
         """All steps, oldest first."""

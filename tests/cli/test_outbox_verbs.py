@@ -190,7 +190,7 @@ def test_schema_apply_validate_and_grants(quiesce: Quiesce, within: InDatabase) 
     try:
         status, out, err = quiesce("schema", "validate")
         assert (status, out) == (1, "column outbox_event.topic: is: text; should be: text NOT NULL\n")
-        assert err == "quiesce: the outbox's tables differ in 1 points\n"
+        assert err == "quiesce: the outbox's tables differ in 1 point\n"
         told = json.loads(quiesce("schema", "validate", "--json")[1])
         assert (told["valid"], len(told["differences"])) == (False, 1)
     finally:
@@ -200,15 +200,48 @@ def test_schema_apply_validate_and_grants(quiesce: Quiesce, within: InDatabase) 
 def test_schema_apply_says_first_what_it_would_do(quiesce: Quiesce, bare: str) -> None:
     steps = [f"{step.version:04} {step.name}" for step in schema.migrations()]
     latest = schema.latest_version()
+    status, out, _ = quiesce("schema", "validate", "--dsn", bare, "--json")
+    told = json.loads(out)
+    assert (status, told["valid"], told["version"]) == (1, False, latest)
+    assert "Run: quiesce outbox schema apply" in told["differences"][0]
     told = (0, f"outbox schema: version 0, would apply {', '.join(steps)}\n", "")
     assert quiesce("schema", "apply", "--dsn", bare, "--dry-run") == told
     assert quiesce("schema", "apply", "--dsn", bare, "--dry-run") == told
     said = json.loads(quiesce("schema", "apply", "--dsn", bare, "--json")[1])
-    assert said == {"version": latest, "was": 0, "steps": steps, "grants": [], "dry_run": False}
+    assert said == {"version": latest, "was": 0, "steps": steps, "store": None, "grants": [], "dry_run": False}
     told = (0, f"outbox schema: version {latest}, would apply nothing\n", "")
     assert quiesce("schema", "apply", "--dsn", bare, "--dry-run") == told
     said = json.loads(quiesce("schema", "apply", "--dsn", bare, "--json", "--grants", "writer=app")[1])
     assert (said["steps"], "GRANT INSERT ON public.outbox_event TO app;" in said["grants"]) == ([], True)
+
+
+@pytest.mark.parametrize("verb", [("dead",), ("redrive",), ("purge", "--older-than", "0")], ids=lambda verb: verb[0])
+def test_times_the_wrong_way_round_are_refused(quiesce: Quiesce, verb: tuple[str, ...]) -> None:
+    status, out, err = quiesce(*verb, "--since", "2026-01-31T12:00", "--until", "2026-01-31T12:00+02:00")
+    assert (status, out) == (78, "")
+    assert err == (
+        "quiesce: --until: got 2026-01-31T12:00:00+02:00, takes a time after --since 2026-01-31T12:00:00+00:00\n"
+    )
+
+
+def test_schema_apply_gives_the_tables_to_one_kind_of_store(quiesce: Quiesce, bare: str) -> None:
+    def apply(*more: str) -> tuple[int, str, str]:
+        return quiesce("schema", "apply", "--dsn", bare, *more)
+
+    assert apply("--for-store", "row", "--dry-run")[1].endswith(", and give it to row stores\n")
+    assert apply("--dry-run")[1].startswith("outbox schema: version 0, would apply ")
+    latest = schema.latest_version()
+    told = (0, f"outbox schema: version {latest}, was 0, for row stores\n", "")
+    assert apply("--for-store", "row") == told
+    assert json.loads(apply("--for-store", "row", "--json")[1])["store"] == "row"
+    assert quiesce("schema", "validate", "--dsn", bare)[0] == 0
+    status, out, err = apply("--for-store", "log")
+    assert (status, out) == (78, "")
+    assert "got OutboxLog, takes OutboxRows" in err
+    assert len(err.splitlines()) == 1
+    shown = quiesce("schema", "show", "--for-store", "row")[1]
+    assert shown.startswith(quiesce("schema", "show")[1].rstrip())
+    assert "DROP INDEX IF EXISTS outbox_event_xid;" in shown
 
 
 KNOWN = [

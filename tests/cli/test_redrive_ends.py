@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from broker import records, wait_until
@@ -20,10 +21,27 @@ from quiesce_pytest import MakeTopic
 
 LETTERS = 12
 
+# Many letters take long to read. So do few, where each is fetched by itself and the client rests before the next one.
+SLOW = "fetch.message.max.bytes=1\nqueued.min.messages=1\nfetch.queue.backoff.ms=3000\n"
+TELLS_WHAT_IT_READS = """
+import sys
+from quiesce.cli.main import main
+from quiesce.kafka import dead_reader
 
-async def fill(kafka: str, dead: str, source: str) -> None:
+as_record = dead_reader.as_record
+
+def told(message):
+    print("read", message.offset(), file=sys.stderr, flush=True)
+    return as_record(message)
+
+dead_reader.as_record = told
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+async def fill(kafka: str, dead: str, source: str, count: int = LETTERS) -> None:
     letters = await KafkaDeadLetters(kafka, topic=dead).open()
-    for number in range(LETTERS):
+    for number in range(count):
         record = Record(source, 0, number, b"k", str(number).encode(), (), 0.0)
         await letters.set_aside(record, Reason(FAILED, "", "", 1, "orders"), Deadline(time.monotonic() + 20))
     await letters.close(Deadline(time.monotonic() + 5))
@@ -60,3 +78,29 @@ def test_K34_it_goes_on_where_it_was_ended(
     else:
         # Between the acks of a piece and its mark, it may go twice; an inbox knows it.
         assert sum(times.values()) <= LETTERS + 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_it_hears_a_signal_in_the_middle_of_its_first_read(
+    kafka: str, topic: MakeTopic, tmp_path: Path, how: signal.Signals
+) -> None:
+    source, dead = topic("orders", partitions=1), topic("dead", partitions=1)
+    asyncio.run(fill(kafka, dead, source, 40))
+    slow = tmp_path / "slow.properties"
+    slow.write_text(SLOW)
+    flags = ["consumer", "redrive", "--kafka", kafka, "--kafka-config", str(slow), "--topic", dead, "--all", "--json"]
+    command = [sys.executable, "-P", "-c", TELLS_WHAT_IT_READS, *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            # It ends by itself if no broker answers.
+            first = next((line for line in process.stderr if line.startswith("read ")), "nothing was read")
+            assert first == "read 0\n"
+            process.send_signal(how)
+            # All of the letters would take it two minutes.
+            out, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert json.loads(out) == {"redriven": 0, "dismissed": 0, "left": 0, "refused": [], "dry_run": False}
+    assert records(kafka, source) == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Histogram
 
 from quiesce.metrics import PrometheusMetrics
 
@@ -23,8 +23,19 @@ def labels_of_metrics() -> dict[str, set[str]]:
     registry = CollectorRegistry()
     PrometheusMetrics(registry)
     return {
-        name: set(collector._labelnames)  # type: ignore[attr-defined]  # every collector of the client has it
+        name: set(collector._labelnames) | ({"le"} if name.endswith("_bucket") else set())  # type: ignore[attr-defined]  # every collector of the client has it
         for name, collector in registry._names_to_collectors.items()
+    }
+
+
+def edges_of_metrics() -> dict[str, set[str]]:
+    """The values of `le` that a histogram's buckets have."""
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry)
+    return {
+        f"{name}_bucket": {str(float(edge)) for edge in collector._kwargs["buckets"]}
+        for name, collector in registry._names_to_collectors.items()
+        if isinstance(collector, Histogram)
     }
 
 
@@ -44,6 +55,8 @@ def test_a_rule_is_whole_and_its_metrics_exist(rule: dict[str, Any]) -> None:
     labels = set().union(*(known[name] for name in named))
     for grouped in re.findall(r"(?:by|on) \(([^)]*)\)", expression):
         assert {label.strip() for label in grouped.split(",")} <= labels
+    for name, edge in re.findall(r"(\w+)\{le=\"([^\"]+)\"\}", expression):
+        assert edge in edges_of_metrics()[name]
     for label in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
         assert label in labels
 

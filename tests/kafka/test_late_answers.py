@@ -1,17 +1,16 @@
-"""Calls of a few events that may end a little late, so that several are settled together; the thread meanwhile."""
+"""Calls of a few events that may end a little late, so that several are settled together."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
-from typing import cast
+from collections.abc import AsyncIterator, Callable, Mapping
+from uuid import UUID
 
 import pytest
-from confluent_kafka import Producer
 from mock_cluster import MockCluster
 
-from quiesce.kafka import KafkaPublisher, answering, poller
-from quiesce.kafka.poller import Poller
-from quiesce.outbox.answers import seconds_of
+from quiesce.kafka import KafkaPublisher, answering
+from quiesce.outbox.answers import all_dispatched, seconds_of
+from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.outcome import DISPATCHED, Outcome
 from quiesce.testing.contracts.publisher import event, within
 
 BOUND = 15.0
@@ -41,8 +40,12 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def answered(publisher: KafkaPublisher, calls: int) -> Callable[[], bool]:
     def all_are() -> bool:
-        assert publisher._handle is not None
-        flights = publisher._handle.answering.flights
+        handle = publisher._handle
+        assert handle is not None
+        assert handle._producer is not None
+        # It notes what was answered; no call ends by that.
+        handle._producer.poll(0)
+        flights = handle.answering.flights
         return len(flights) == calls and all(flight.answered for flight in flights)
 
     return all_are
@@ -70,6 +73,59 @@ async def test_a_call_of_many_events_ends_with_its_last_answer_and_takes_the_oth
         await few
 
 
+async def under_way(publisher: KafkaPublisher, events: list[ClaimedEvent]) -> asyncio.Task[Mapping[UUID, Outcome]]:
+    """A call that waits for its answers."""
+    call = asyncio.create_task(publisher.publish(events))
+    await until(lambda: publisher._last is not None and publisher._last.events is events)
+    return call
+
+
+async def test_a_call_of_a_few_is_made_longer(publisher: KafkaPublisher) -> None:
+    events = [event("t")]
+    call = await under_way(publisher, events)
+    for _ in range(3):
+        more = [event("t")]
+        assert publisher.takes(events, more)
+        known = len(events)
+        events += more
+        publisher.add(events, known)
+    await until(answered(publisher, 1))
+    assert not call.done()
+    publisher.may_answer_late(False)
+    outcomes = await call
+    assert dict(outcomes) == {one.id: DISPATCHED for one in events}
+    assert all_dispatched(outcomes, events)
+    assert not publisher.takes(events, [event("t")]), "it is over"
+
+
+async def test_a_call_is_made_longer_only_where_nothing_need_be_asked_or_waited_for(
+    publisher: KafkaPublisher,
+) -> None:
+    events = [event("t")]
+    call = await under_way(publisher, events)
+    assert publisher.takes(events, [event("t")])
+    assert not publisher.takes(list(events), [event("t")]), "another call's"
+    assert not publisher.takes(events, [event("never asked about")])
+    assert not publisher.takes(events, [event("t") for _ in range(answering._FEW)]), "too many"
+    later = await under_way(publisher, [event("t")])
+    assert not publisher.takes(events, [event("t")]), "another was made behind it"
+    publisher.may_answer_late(False)
+    await asyncio.gather(call, later)
+
+
+async def test_what_was_added_and_has_no_answer_is_missing_when_all_is_given_up(publisher: KafkaPublisher) -> None:
+    events = [event("t")]
+    call = await under_way(publisher, events)
+    await until(answered(publisher, 1))
+    events.append(event("t"))
+    publisher.add(events, 1)
+    await publisher.discard(within(5))
+    outcomes = await call
+    # Nobody knows how far the second one had come.
+    assert list(outcomes)[:1] == [events[0].id]
+    assert set(outcomes) <= {one.id for one in events}
+
+
 async def test_what_was_told_late_took_no_longer_for_that(publisher: KafkaPublisher) -> None:
     loop = asyncio.get_running_loop()
     call = asyncio.create_task(publisher.publish([event("t")]))
@@ -91,38 +147,23 @@ async def test_calls_under_way_end_when_all_is_given_up(publisher: KafkaPublishe
     assert len(await call) == 1
 
 
-class OneReport:
-    """A producer with nothing handed over, whose one report is there for the first who looks."""
+async def test_a_broker_that_is_slow_is_looked_at_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that waits for a silent broker must not keep the loop busy."""
+    with MockCluster() as cluster:
+        cluster.create_topic("t")
+        publisher = await KafkaPublisher(cluster.bootstrap).open()
+        await publisher.publish([event("t")])
+        assert publisher._handle is not None
+        cluster.set_round_trip(0.5)
+        looks, serve = [0], publisher._handle.answering.serve
 
-    def __init__(self) -> None:
-        self.looks = 0
+        def counted() -> int:
+            looks[0] += 1
+            return serve()
 
-    def __len__(self) -> int:
-        return 0
-
-    def poll(self, _: float) -> int:
-        self.looks += 1
-        return self.looks == 1
-
-
-async def test_a_report_that_comes_while_the_thread_wakes_from_its_rest_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is served in the very look that ends the rest, and there may be no other for long."""
-    monkeypatch.setattr(poller, "_RESTS_AFTER", 0.0)
-    monkeypatch.setattr(poller, "_REST", LONG)
-    told = threading.Event()
-
-    def served() -> float:
-        told.set()
-        return 0.0
-
-    producer = OneReport()
-    rests = Poller([cast(Producer, producer)], lambda error: None, served)
-    await until(lambda: rests._resting)
-    rests.handed_over()
-    await until(told.is_set)
-    # Nor does it sleep through its end.
-    await until(lambda: rests._resting)
-    rests.stop()
-    await until(rests.is_gone)
+        monkeypatch.setattr(publisher._handle.answering, "serve", counted)
+        async with asyncio.timeout(BOUND):
+            await publisher.publish([event("t")])
+        await publisher.close(within(5))
+    # Every millisecond would be 500.
+    assert looks[0] < 60

@@ -1,4 +1,4 @@
-"""Whose thread serves delivery reports: the loop's while much is handed over, the producer's own otherwise."""
+"""Whose thread serves delivery reports: the loop's, and the producer's own only while somebody waits for a batch."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from quiesce.kafka import KafkaPublisher, answering
+from quiesce.kafka import KafkaPublisher
 from quiesce.kafka.flight import Reports
 from quiesce.testing.contracts.publisher import event, within
 from quiesce_pytest import MakeTopic
@@ -36,29 +36,38 @@ async def publish(publisher: KafkaPublisher, topic: str, count: int) -> None:
         assert len(await publisher.publish(events)) == count
 
 
-async def test_the_loop_serves_large_calls_that_follow_each_other(
-    kafka: str, topic: MakeTopic, served: Counter[Who], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("count", [1, 2000])
+async def test_the_loop_serves_calls_of_any_size(
+    kafka: str, topic: MakeTopic, served: Counter[Who], count: int
 ) -> None:
-    # On a busy machine the next call may be late.
-    monkeypatch.setattr(answering, "_MOMENT", 10.0)
     publisher = await KafkaPublisher(kafka).open()
     try:
         name = topic("served", 1)
-        await publish(publisher, name, 2000)
-        # The thread was polling when the first reports came, and may have got many.
+        # The first event for a partition goes alone, and does not wait for a fuller batch: the thread sees to it.
+        await publish(publisher, name, 1)
+        assert served == {"the thread": 1}
+        # The thread is told to stand by, and may have one more look.
+        await publish(publisher, name, 1)
         served.clear()
-        await publish(publisher, name, 2000)
-        assert served == {"the loop": 2000}
-    finally:
-        await publisher.close(within(5))
-
-
-async def test_the_thread_serves_small_calls(kafka: str, topic: MakeTopic, served: Counter[Who]) -> None:
-    publisher = await KafkaPublisher(kafka).open()
-    try:
-        name = topic("served", 1)
         for _ in range(3):
-            await publish(publisher, name, 1)
-        assert served == {"the thread": 3}
+            await publish(publisher, name, count)
+        assert served == {"the loop": 3 * count}
     finally:
         await publisher.close(within(5))
+
+
+async def test_the_thread_serves_what_is_left_when_all_is_given_up(
+    kafka: str, topic: MakeTopic, served: Counter[Who]
+) -> None:
+    publisher = await KafkaPublisher(kafka, settings={"linger.ms": 60_000}).open()
+    name = topic("served", 1)
+    await publish(publisher, name, 1)
+    served.clear()
+    call = asyncio.create_task(publisher.publish([event(name, "key")]))
+    async with asyncio.timeout(15):
+        while not (publisher._handle and publisher._handle.queued()):
+            await asyncio.sleep(0.001)
+    assert await publisher.discard(within(5)) == 1
+    assert len(await call) == 0
+    assert served == {"the thread": 1}
+    await publisher.close(within(5))

@@ -82,4 +82,4 @@ INSERT_MANY = (
     "AS event (id, topic, aggregate_id, type, payload, headers, place) ORDER BY place"
 )
 
-STATEMENTS = RowStatements(claim=CLAIM, survey=SURVEY, buried=None, mark=MARK, bury=BURY, park=PARK)
+STATEMENTS = RowStatements(claim=CLAIM, survey=SURVEY, buried=None, mark=MARK, delete=MARK, bury=BURY, park=PARK)

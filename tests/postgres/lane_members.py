@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.outbox.ports import Takeover
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.lanes import Lanes
@@ -26,9 +27,12 @@ class Member(Lanes):
 
     def __init__(self, dsn: str, name: str = "outbox", *, asks: bool = False, **settings: Any) -> None:
         self.losses: list[frozenset[int]] = []
+        self.takeovers: list[Takeover] = []
         self.reading: set[int] = set()
         busy = None if asks else lambda: self.reading
-        super().__init__(dsn, name, on_lost=self.losses.append, busy=busy, **settings)
+        super().__init__(
+            dsn, name, on_lost=self.losses.append, busy=busy, on_takeover=self.takeovers.append, **settings
+        )
 
 
 Join = Callable[..., Member]

@@ -18,6 +18,9 @@ PROGRAM = Path(__file__).with_name("lane_process.py")
 
 Start = Callable[..., ServiceProcess]
 
+BETWEEN_LOOKS = 1.0
+"""Seconds between two looks for free lanes, at most, on a machine with much to do."""
+
 
 @pytest.fixture
 async def start(database: str) -> AsyncIterator[Start]:
@@ -54,6 +57,15 @@ async def both_own(process: ServiceProcess, peer: Member) -> None:
     await peer.tend()
     await owning(process, 8)
     await eventually(lambda: len(peer.held) == 8)
+    # They were handed over by one that lives.
+    assert sum(takeover.lanes for takeover in peer.takeovers) == 8
+    peer.takeovers.clear()
+
+
+def waited(peer: Member) -> float:
+    """Seconds that the lanes it took over last had waited: all eight that the other had."""
+    assert sum(takeover.lanes for takeover in peer.takeovers) == 8
+    return max(takeover.seconds for takeover in peer.takeovers)
 
 
 async def test_a_killed_processs_lanes_are_taken_at_once(start: Start, join: Join) -> None:
@@ -62,7 +74,10 @@ async def test_a_killed_processs_lanes_are_taken_at_once(start: Start, join: Joi
     began = time.monotonic()
     await asyncio.to_thread(process.signal, signal.SIGKILL)
     await eventually(lambda: peer.held.keys() == ALL)
-    print(f"killed: {time.monotonic() - began:.3f} s")
+    took = time.monotonic() - began
+    print(f"killed: {took:.3f} s, says {waited(peer):.3f} s")
+    # Seen with its owner a look before it was killed.
+    assert 0 < waited(peer) < took + BETWEEN_LOOKS
 
 
 async def test_a_leaving_processs_lanes_are_taken_at_once(start: Start, join: Join) -> None:
@@ -71,7 +86,9 @@ async def test_a_leaving_processs_lanes_are_taken_at_once(start: Start, join: Jo
     began = time.monotonic()
     process.signal(signal.SIGTERM)
     await eventually(lambda: peer.held.keys() == ALL)
-    print(f"left: {time.monotonic() - began:.3f} s")
+    took = time.monotonic() - began
+    print(f"left: {took:.3f} s, says {waited(peer):.3f} s")
+    assert 0 < waited(peer) < took + BETWEEN_LOOKS
     assert await asyncio.to_thread(process.wait, 5.0) == 0
     assert " lost " not in process.text()
 
@@ -95,8 +112,10 @@ async def test_a_frozen_owner_with_a_backlog_is_ended_and_fenced(start: Start, j
     began = time.monotonic()
     await eventually(lambda: peer.held.keys() == ALL, 10.0)
     took = time.monotonic() - began
-    print(f"frozen: {took:.3f} s")
+    print(f"frozen: {took:.3f} s, says {waited(peer):.3f} s")
     assert took > 1.0, "not before it had its time"
+    # Its lanes have waited since it froze and not since it was ended.
+    assert waited(peer) >= 1.5
     process.signal(signal.SIGUSR2)
     process.signal(signal.SIGCONT)
     # It wakes up as an owner of old: its cursor update finds no row.
@@ -117,6 +136,21 @@ async def test_a_frozen_owner_with_nothing_to_send_is_left_alone(start: Start, j
     took = await eventually(lambda: peer.held.keys() == ALL, 10.0)
     print(f"frozen, once there was something to send: {took:.3f} s")
     process.signal(signal.SIGCONT)
+
+
+async def test_lanes_of_one_that_leaves_have_not_waited_as_long_as_another_is_frozen(start: Start, join: Join) -> None:
+    frozen, peer, leaves = start(), join("peer"), join("leaves")
+    await owning(frozen, 16)
+    await asyncio.gather(peer.tend(), leaves.tend())
+    await eventually(lambda: len(peer.held) >= 5 and len(leaves.held) >= 5, 10.0)
+    frozen.signal(signal.SIGSTOP)
+    await eventually(lambda: peer._keeper is not None and peer._keeper._waits.silent_since is not None, 10.0)
+    peer.takeovers.clear()
+    began = time.monotonic()
+    await leaves.close(within(2.0))
+    await eventually(lambda: bool(peer.takeovers))
+    assert max(takeover.seconds for takeover in peer.takeovers) < time.monotonic() - began + BETWEEN_LOOKS
+    frozen.signal(signal.SIGCONT)
 
 
 async def test_o17_a_blocked_loop_costs_no_lanes(start: Start, join: Join, look: Connection) -> None:

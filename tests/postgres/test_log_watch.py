@@ -8,13 +8,15 @@ import pytest
 from outbox_databases import OpenLog
 from outbox_table import event, until, write
 
-from quiesce.errors import IntakeClosed
+from quiesce.errors import ClaimLost, IntakeClosed
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.outbox import OutboxEvent
 from quiesce.outbox.outcome import DISPATCHED, Outcome, Retry
-from quiesce.outbox.ports import Claim, LetsGo, Watches
+from quiesce.outbox.ports import Claim, ClaimsAtOnce, LetsGo, Watches
 from quiesce.postgres import OutboxLog, connect, enqueue
 from quiesce.postgres import log_intake as intake
 from quiesce.postgres.driver import Connection
+from quiesce.postgres.log_claim import LogClaim
 from quiesce.postgres.log_watch import WATCH
 
 LONG = 20.0
@@ -110,12 +112,83 @@ async def test_what_a_claim_has_read_meanwhile_does_not_come_again(db: Connectio
     store = await caught_up(open_log)
     await write(db, event(), event("other"))
     assert await store.watch(LONG, EVERY)
-    early, store._watch._early = store._watch._early, None
+    early, store._watch.early = store._watch.early, None
     first = await store.claim(100)
     assert len(first.events) == 2
-    store._watch._early = early
+    store._watch.early = early
     assert not (await store.claim(100)).events
     await settled(first)
+
+
+async def at_once(store: OutboxLog, db: Connection, *events: OutboxEvent) -> LogClaim:
+    """What a watch has brought is claimed without a question."""
+    # Nor does the time come for a claim that looks for itself.
+    store._every_lane_at = store._tending._look_at = float("inf")
+    await write(db, *events)
+    assert await store.watch(LONG, EVERY)
+    claim = store.claim_at_once(100)
+    assert claim is not None
+    assert [one.id for one in claim.events] == [one.id for one in events]
+    return claim
+
+
+async def test_claims_made_at_once_go_along_with_an_open_one(db: Connection, open_log: OpenLog) -> None:
+    store = await caught_up(open_log)
+    assert isinstance(store, ClaimsAtOnce)
+    events = [event("one"), event("other"), event("one"), event("third"), event("one")]
+    claim = await at_once(store, db, events[0])
+    same = claim.events
+    # More than may be open at once.
+    for one in events[1:]:
+        later = await at_once(store, db, one)
+        claim.absorb(later)
+        with pytest.raises(ClaimLost):
+            await later.settle({one.id: DISPATCHED})
+    assert claim.events is same
+    assert await settled(claim) == [one.id for one in events]
+    assert await db.fetchval("SELECT sum(dispatched) FROM outbox_lane") == 5
+    assert not (await store.claim(100)).events
+
+
+async def test_what_went_along_is_given_back_with_the_rest_and_comes_again_in_order(
+    db: Connection, open_log: OpenLog
+) -> None:
+    store = await caught_up(open_log)
+    events = [event("key") for _ in range(3)]
+    claim = await at_once(store, db, events[0])
+    for one in events[1:]:
+        claim.absorb(await at_once(store, db, one))
+    await claim.release()
+    assert [one.id for one in (await store.claim(100)).events] == [one.id for one in events]
+
+
+async def test_a_refusal_in_a_claim_that_has_grown_holds_its_key_back(db: Connection, open_log: OpenLog) -> None:
+    store = await caught_up(open_log)
+    first, other, second, third = event("key"), event("other"), event("key"), event("key")
+    claim = await at_once(store, db, first)
+    claim.absorb(await at_once(store, db, other))
+    claim.absorb(await at_once(store, db, second))
+    held = Retry("later", 0.0)
+    await claim.settle({first.id: held, other.id: DISPATCHED, second.id: held})
+    await write(db, third)
+    assert await store.watch(LONG, EVERY)
+    assert store.claim_at_once(100) is None, "what is set aside comes first"
+    for one in (first, second, third):
+        async with asyncio.timeout(10):
+            while not await settled(claim := await store.claim(1)):
+                await asyncio.sleep(0.01)
+        assert [found.id for found in claim.events] == [one.id]
+
+
+async def test_nothing_is_claimed_at_once_beyond_the_claims_that_may_be_open(db: Connection, open_log: OpenLog) -> None:
+    store = await open_log(claims=1)
+    await settled(await store.claim(100))
+    claim = await at_once(store, db, event("key"))
+    await write(db, event("key"))
+    assert await store.watch(LONG, EVERY)
+    assert store.claim_at_once(100) is None
+    await settled(claim)
+    assert len(await settled(await store.claim(100))) == 1
 
 
 async def test_what_was_given_back_or_comes_due_ends_the_watch(db: Connection, open_log: OpenLog) -> None:

@@ -73,6 +73,7 @@ async def test_the_log_store_counts_what_its_cursors_have_not_read(db: Connectio
     assert [one.key[:-1] for one in seen].count("late") == 3
     assert len(seen) == 13
     assert [one.state for one in seen].count("waiting") == 10
+    assert all((one.parked_at is None) is (one.state == "waiting") for one in seen)
     assert len(await peek(db, key="late1")) == 1
 
 
@@ -110,6 +111,36 @@ async def test_beyond_the_cap_it_estimates_and_says_so(db: Connection, kind: str
         counted = await status(db, count_to=100)
         assert (counted.dispatched, counted.waiting.exact) == (Count(counted.dispatched.events, exact=False), False)
         assert counted.dispatched.events > 100
+
+
+async def test_one_hot_lane_is_counted_up_to_the_cap_of_all(db: Connection) -> None:
+    await belongs_to(db, "log")
+    await written(db, 64)
+    hot = "INSERT INTO outbox_event (id, aggregate_id, topic, type) SELECT gen_random_uuid(), $1, 'orders', 'T' FROM "
+    await db.execute(f"{hot} generate_series(1, 900)", "hot")
+    await db.execute(f"{hot} generate_series(1, 300)", "warm")
+    assert (await status(db, count_to=1300)).waiting == Count(1264)
+    told = await status(db, count_to=1000)
+    assert not told.waiting.exact
+    # All that it can count, and no lane is estimated that has few.
+    assert sum(not lane.waiting.exact for lane in told.lanes) == 1
+    assert all(lane.waiting.exact for lane in told.lanes if lane.waiting.events < 200)
+
+
+async def test_more_late_events_than_are_counted_make_no_number_of_their_own(db: Connection, outbox: str) -> None:
+    """As when a large transaction commits while smaller ones were read behind it."""
+    await belongs_to(db, "log")
+    async with connect(outbox) as slow:
+        late = slow.transaction()
+        await late.start()
+        await write_in(slow, 300, "late")
+        await written(db, 20)
+        await read_to_the_end(db)
+        await late.commit()
+    told = await status(db, count_to=100)
+    assert not told.waiting.exact
+    assert 100 <= told.waiting.events <= 300
+    assert (await status(db, count_to=400)).waiting == Count(300)
 
 
 async def test_a_pause_and_the_database_clock_are_told(db: Connection) -> None:
@@ -151,7 +182,7 @@ def scans(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("statement", "types", "arguments"),
     [
-        (sql.LOG_COUNT, "(bigint)", "100"),
+        (sql.LOG_COUNT, "(bigint, text)", "100, '{0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15}'"),
         (sql.LOG_PEEK, "(text, text, smallint, bigint, boolean)", "NULL, NULL, NULL, 20, false"),
         (sql.LOG_PEEK, "(text, text, smallint, bigint, boolean)", "'late1', NULL, NULL, 20, false"),
     ],

@@ -10,26 +10,28 @@ from outbox_table import event, write
 from quiesce.outbox.outcome import DISPATCHED
 from quiesce.postgres import connect, enqueue
 from quiesce.postgres import row_statements as sql
+from quiesce.postgres.claim_limits import begin
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.row_claim import RowClaim
+from quiesce.postgres.row_positions import multirange, ranges
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_the_ranges_of_numbers_hold_these_and_no_others(numbers: set[int]) -> None:
-    text = sql.multirange([sql.ranges(sorted(numbers))])
+    text = multirange([ranges(sorted(numbers))])
     parts = [] if text == "{}" else text.strip("{}").replace("],[", "]|[").split("|")
     held = [n for part in parts for first, last in [json.loads(part)] for n in range(first, last + 1)]
     assert held == sorted(numbers)
 
 
 def test_parts_without_numbers_leave_nothing_behind() -> None:
-    assert sql.multirange(["", "[1,3]", "", "[5,5]"]) == "{[1,3],[5,5]}"
+    assert multirange(["", "[1,3]", "", "[5,5]"]) == "{[1,3],[5,5]}"
 
 
 async def test_no_lock_of_an_open_claim_is_tried_again(db: Connection) -> None:
     await write(db, *(event(f"key {n}") for n in range(60)))
-    ours = sql.multirange([sql.ranges(range(1, 51))])
-    await db.execute(sql.begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
+    ours = multirange([ranges(range(1, 51))])
+    await db.execute(begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
     await db.execute(f"PREPARE explained (bigint, text, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
     text = await db.fetchval(
         f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, FORMAT JSON) EXECUTE explained (5, '{ours}', 99999, 0, 51)"

@@ -12,6 +12,7 @@ from outbox_table import event, until, write
 from quiesce.outbox.outcome import DISPATCHED
 from quiesce.postgres import connect, enqueue, row_floor
 from quiesce.postgres import row_statements as sql
+from quiesce.postgres.claim_limits import begin
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.outbox_rows import OutboxRows
 from quiesce.postgres.row_floor import Floor
@@ -118,7 +119,7 @@ async def move(store: OutboxRows, limit: int = 500) -> int:
 
 
 async def pages_read(db: Connection, floor: int) -> int:
-    await db.execute(sql.begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
+    await db.execute(begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
     await db.execute(f"PREPARE claim(bigint, text, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
     text = await db.fetchval(
         "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, FORMAT JSON) "
@@ -148,10 +149,10 @@ async def test_a_forgotten_session_does_not_slow_the_claims(outbox: str, db: Con
         async def risen() -> bool:
             claim = await store.claim(1)
             await claim.release()
-            return store._floor.position >= int(last)
+            return store._reader._floor.position >= int(last)
 
         await until(risen, ALL_ENDED)
-        with_floor, from_bottom = await pages_read(db, store._floor.position), await pages_read(db, 0)
+        with_floor, from_bottom = await pages_read(db, store._reader._floor.position), await pages_read(db, 0)
         # Every page of what was dispatched, or just the last ones.
         assert from_bottom > 60, "the dead entries are gone, so this shows nothing"
         assert with_floor < from_bottom / 4
@@ -167,7 +168,7 @@ async def test_an_open_writer_keeps_the_floor_down(outbox: str, db: Connection, 
         for _ in range(10):
             await write(db, *(event(f"key {n}") for n in range(5)))
             assert await move(store) == 5
-        assert store._floor.position == 0
+        assert store._reader._floor.position == 0
         await transaction.commit()
     claim = await store.claim(10)
     assert [one.id for one in claim.events] == [late]
@@ -182,11 +183,11 @@ async def test_what_somebody_puts_below_the_floor_is_found(
     async def risen() -> bool:
         await write(db, event("k"), event("other"))
         assert await move(store) == 2
-        return store._floor.position > int(await db.fetchval("SELECT min(position) FROM outbox_event"))
+        return store._reader._floor.position > int(await db.fetchval("SELECT min(position) FROM outbox_event"))
 
     await until(risen, ALL_ENDED)
     await db.execute("UPDATE outbox_event SET dispatched_at = NULL")
-    monkeypatch.setattr(store._floor, "_bottom_at", 0.0)
+    monkeypatch.setattr(store._reader._floor, "_bottom_at", 0.0)
     events = await db.fetchval("SELECT count(*) FROM outbox_event")
     assert events > 2
     assert await move(store, 1) == 1

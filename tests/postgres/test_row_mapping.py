@@ -182,9 +182,7 @@ async def test_a_dead_letter_that_is_written_while_another_claims_is_not_offered
         hidden = mapped.statements.claim.replace("FROM \"outbox_event_parked\" WHERE state = 'dead'", "FROM nothing")
         assert hidden != mapped.statements.claim
         await beside.execute("CREATE TABLE nothing (position bigint)")
-        store._statements = store._statements.__class__(
-            hidden, *(getattr(store._statements, name) for name in ("survey", "buried", "mark", "bury", "park"))
-        )
+        store._statements = replace(store._statements, claim=hidden)
         await db.execute(
             "INSERT INTO outbox_event_parked (event_id, position, key, state, reason) "
             "SELECT id, position, aggregate_id, 'dead', 'too large' FROM outbox_event WHERE id = $1",

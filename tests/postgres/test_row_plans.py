@@ -12,6 +12,7 @@ from their_tables import SEEDS, SEEDS_SQL, prepare
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import OutboxRows, connect
 from quiesce.postgres import row_statements as sql
+from quiesce.postgres.claim_limits import begin
 from quiesce.postgres.driver import Connection
 
 PAGE = 50
@@ -37,7 +38,7 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 async def explain(db: Connection, mode: str, types: str, statement: str, arguments: str) -> list[dict[str, Any]]:
     major = db.get_server_version().major
-    await db.execute(sql.begin(major, statement_timeout=10.0, claim_bound=20.0))
+    await db.execute(begin(major, statement_timeout=10.0, claim_bound=20.0))
     await db.execute(f"SET LOCAL plan_cache_mode = {mode}")
     await db.execute(f"PREPARE explained {types} AS {statement}")
     try:
@@ -84,7 +85,7 @@ async def test_a_claim_walks_its_page_and_no_more(db: Connection, mode: str, bel
         assert {scan["Node Type"] for scan in scans} == {"Index Scan"}
         assert {scan["Index Name"] for scan in scans} == {"outbox_event_waiting"}
         walked = [scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans]
-        assert len(walked) == 2
+        assert len(walked) == 3
         assert max(walked) <= PAGE, f"{walked} rows were walked for a page of {PAGE}"
         asked = [node for node in plan if node.get("Filter", "").count("SubPlan")]
         for node in asked:

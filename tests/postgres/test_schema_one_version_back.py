@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -21,8 +21,10 @@ from quiesce.outbox.ports import OutboxStore
 from quiesce.postgres import OutboxLog, OutboxRows, connect, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.operating import operating
-from quiesce.postgres.row_claim import events_of
-from quiesce.postgres.row_statements import array
+from quiesce.postgres.row_claim import RowClaim, events_of
+from quiesce.postgres.row_positions import array
+from quiesce.postgres.row_reader import RowReader
+from quiesce.postgres.row_statements import RowStatements
 from quiesce.postgres.schema_differences import differences
 
 FORMER = 1
@@ -34,15 +36,25 @@ class FormerRows(OutboxRows):
     async def open(self) -> "FormerRows":
         self._connections.reopen()
         self._statements = former.STATEMENTS
+        self._reader = FormerReader(16 * 1024 * 1024)
         async with connect(self._dsn) as connection:
             assert await schema.applied_version(connection) >= FORMER
         return self
 
-    async def _read(self, connection: Connection, limit: int) -> list[ClaimedEvent]:
-        in_flight = {position for claim in self._open for position in claim._in_order}
+
+class FormerReader(RowReader):
+    async def read(
+        self,
+        connection: Connection,
+        limit: int,
+        statements: RowStatements,
+        mapped: object,
+        claims: Sequence[RowClaim],
+    ) -> list[ClaimedEvent]:
+        in_flight = {position for claim in claims for position in claim._in_order}
         self._left = {}
         rows = await connection.fetch(
-            self._statements.claim, limit, array(in_flight), self._max_claim_bytes, self._floor.begin(time.monotonic())
+            statements.claim, limit, array(in_flight), self._max_bytes, self._floor.begin(time.monotonic())
         )
         events, _ = events_of([(row[0], row[1] and str(row[1]), *row[2:]) for row in rows], self._left)
         return events

@@ -60,6 +60,19 @@ class RowWorld:
         return states[marks]
 
 
+class DeletingWorld(RowWorld):
+    async def store(self) -> OutboxStore:
+        store = OutboxRows(self._dsn, claims=3, dispatched="delete")
+        self._stack.push_async_callback(store.close, Deadline(time.monotonic() + 30.0))
+        return await store.open()
+
+    async def state(self, event_id: UUID) -> State:
+        if await self._db.fetchval("SELECT EXISTS (SELECT FROM outbox_event WHERE id = $1)", event_id):
+            return await super().state(event_id)
+        assert not await self._db.fetchval("SELECT EXISTS (SELECT FROM outbox_parked WHERE event_id = $1)", event_id)
+        return "dispatched"
+
+
 class LogWorld(RowWorld):
     async def store(self) -> OutboxStore:
         store = OutboxLog(self._dsn, claims=3)
@@ -123,6 +136,12 @@ async def rows(outbox: str, db: Connection) -> AsyncIterator[RowWorld]:
 @pytest.mark.parametrize("check", outbox_store.CHECKS, ids=lambda check: check.__name__)
 async def test_rows(check: Check, rows: RowWorld) -> None:
     await check(rows)
+
+
+@pytest.mark.parametrize("check", outbox_store.CHECKS, ids=lambda check: check.__name__)
+async def test_rows_that_are_deleted(check: Check, outbox: str, db: Connection) -> None:
+    async with AsyncExitStack() as stack:
+        await check(DeletingWorld(outbox, db, stack))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -15,7 +16,7 @@ import pytest
 from broker import records
 from log_relay_service import relay as relay_service
 
-from quiesce.kafka import KafkaPublisher
+from quiesce.kafka import KafkaPublisher, answering
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Resource
 from quiesce.outbox import OutboxEvent
@@ -174,6 +175,33 @@ async def test_O1_O2_all_that_was_committed_arrives_once_and_in_order_whoever_wa
     assert arrived(kafka, name) == written.by_key
     assert not stop.abandoned
     assert sum(told.dispatched for told in stop.told(ClaimSettled)) == written.count
+
+
+def in_flight(relay: Relay, count: int) -> bool:
+    return relay.progress.in_flight == count
+
+
+async def test_a_trickle_of_events_goes_out_one_by_one_and_is_settled_together(
+    database: str, kafka: str, topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Long enough for the busiest machine.
+    monkeypatch.setattr(answering, "_LATE", 5.0)
+    name, count = topic("orders", partitions=1), 8
+    relay = relay_over(database, kafka)
+    async with running(relay) as (stop,):
+        # The first event of a partition goes alone.
+        await fill(database, name, 1)
+        await until(lambda: stop.told(ClaimSettled))
+        before = relay.progress.in_flight
+        for number in range(1, count + 1):
+            await fill(database, name, 1)
+            await until(partial(in_flight, relay, before + number))
+    assert not stop.abandoned
+    # Meanwhile a claim or two looked for themselves, from time to time.
+    told = [one.dispatched for one in stop.told(ClaimSettled)[1:]]
+    assert sum(told) == count
+    assert len(told) < count
+    assert arrived(kafka, name) == await in_order(database)
 
 
 async def test_relays_come_and_go_while_others_write(database: str, kafka: str, topic: MakeTopic) -> None:

@@ -89,7 +89,7 @@ def measure_throughput(scene: Scene, store: str, page: int, events: int, rounds:
     After the first round none is begun that would not fit into the time planned for it.
     """
     plan = scene.plan
-    tables = scene.backlog(plan.events if store == "log" else min(plan.events, plan.effort.row_events))
+    tables = scene.backlog(plan.events if store == "log" else min(plan.events, plan.effort.row_events), store)
     job = scene.job(store, events=events, page=page)
     if plan.effort.warm_up:
         move_backlog(scene, BARE, replace(job, events=min(events, plan.effort.warm_up)), tables)

@@ -49,7 +49,7 @@ def measure_memory(scene: Scene, store: str) -> Result:
     plan = scene.plan
     events = plan.effort.memory_events
     scene.forget()
-    dsn = scene.backlog(events, bare=False).filled
+    dsn = scene.backlog(events, store, bare=False).filled
     samples: list[tuple[int, float]] = []
     with Gauge.fresh() as gauge:
         job = scene.job(store, dsn, gauge=str(gauge.path), bulk=True)

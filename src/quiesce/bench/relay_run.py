@@ -76,7 +76,7 @@ def _peer(where: Scene, name: str) -> Iterator[Result]:
 
     def ours() -> float:
         where.say(f"our {store} store, beside {name}")
-        return move_backlog(where, SUBJECT, job, where.backlog(filled)).per_second
+        return move_backlog(where, SUBJECT, job, where.backlog(filled, store)).per_second
 
     before = ours()
     figure = measure_peer(

@@ -29,7 +29,7 @@ class Scene:
         self.topic = topic
         self.say = say
         self._began = time.monotonic()
-        self._filled: dict[tuple[int, bool], Tables] = {}
+        self._filled: dict[tuple[int, str, bool], Tables] = {}
         self._empty: list[Tables] = []
 
     def time_for(self, what: str, seconds: float) -> bool:
@@ -50,18 +50,18 @@ class Scene:
     def tables(self) -> Tables:
         return Tables(self.servers.database, self.topic)
 
-    def backlog(self, events: int, *, bare: bool = True) -> Tables:
-        """A filled template of that size, kept for the parts that follow.
+    def backlog(self, events: int, store: str = "log", *, bare: bool = True) -> Tables:
+        """A filled template of that size with the indexes of that store, kept for the parts that follow.
 
         `bare`: with the table of the bare loops.
         """
-        if (events, bare) not in self._filled:
+        if (events, store, bare) not in self._filled:
             plan = self.plan
             self.say(f"{events:,} events of {plan.payload} bytes over {plan.keys:,} keys are written")
             tables = self.tables()
-            self._filled[events, bare] = tables
-            tables.fill(events, plan.keys, plan.payload, bare=bare)
-        return self._filled[events, bare]
+            self._filled[events, store, bare] = tables
+            tables.fill(events, plan.keys, plan.payload, bare=bare, store="row" if store == "row" else "log")
+        return self._filled[events, store, bare]
 
     def forget(self) -> None:
         """Drops the templates, and what `empty` made."""

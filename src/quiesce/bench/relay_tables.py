@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import asyncpg
 
+from quiesce.outbox.schema_steps import StoreKind
 from quiesce.postgres import connect, schema
+from quiesce.postgres.outbox_control import keep_to_store
 from quiesce.testing.postgres_address import PostgresAddress
 
 _FILL_BOUND = 180.0
@@ -18,12 +20,16 @@ _FILL_RATE = 5_000.0
 """Seconds for the first events, and events a second for the others. Far below what is measured."""
 
 # A transaction of its own for each ten thousand, as if many writers had been there; in the tables of the product and
-# in the plain one that the bare loops read: the same events, without lanes.
+# in the plain one that the bare loops read: the same events, with ids as `OutboxEvent` makes them, but no lanes.
 _FILL = """
 INSERT INTO outbox_event (id, aggregate_id, topic, type, payload, created_at)
-SELECT gen_random_uuid(), 'key-' || (n % {keys}), '{topic}', 'OrderPlaced',
+SELECT (
+        lpad(to_hex(now.us / 1000), 12, '0') || '7' || lpad(to_hex((now.us % 1000) * 4096 / 1000), 3, '0') ||
+        substr(replace(gen_random_uuid()::text, '-', ''), 17)
+    )::uuid, 'key-' || (n % {keys}), '{topic}', 'OrderPlaced',
     convert_to(rpad(n || ' ', {payload}, 'x'), 'UTF8'), statement_timestamp()
 FROM generate_series({first}, {last}) AS n
+    CROSS JOIN LATERAL (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + 0 * n) AS now (us)
 """
 
 _BARE = """
@@ -59,13 +65,13 @@ class Tables:
         """Drops what `empty` made."""
         self._server.drop_database(f"{self._prefix}_empty")
 
-    def fill(self, events: int, keys: int, payload: int, *, bare: bool = True) -> str:
+    def fill(self, events: int, keys: int, payload: int, *, bare: bool = True, store: StoreKind | None = None) -> str:
         """Makes the template: `events` of `payload` bytes over `keys` keys. Returns its DSN.
 
-        `bare`: with the plain table that the bare loops read.
+        `bare`: with the plain table that the bare loops read. `store`: with the indexes of this kind of store only.
         """
         dsn = self._server.create_database(self.template)
-        asyncio.run(_fill(dsn, self._topic, events, keys, payload, bare))
+        asyncio.run(_fill(dsn, self._topic, events, keys, payload, bare, store))
         return dsn
 
     @property
@@ -94,10 +100,15 @@ async def _apply(dsn: str) -> None:
         await schema.apply(connection)
 
 
-async def _fill(dsn: str, topic: str, events: int, keys: int, payload: int, bare: bool) -> None:
+async def _fill(
+    dsn: str, topic: str, events: int, keys: int, payload: int, bare: bool, store: StoreKind | None
+) -> None:
     bound = _FILL_BOUND + events / _FILL_RATE
     async with connect(dsn, name="bench") as connection, asyncio.timeout(bound):
         await schema.apply(connection)
+        if store is not None:
+            async with connection.transaction():
+                await keep_to_store(connection, store, "bench")
         step = 10_000
         for first in range(0, events, step):
             last = min(first + step, events) - 1

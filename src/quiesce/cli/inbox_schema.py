@@ -1,11 +1,10 @@
 """`quiesce inbox schema show|apply|validate`."""
 
 import argparse
-import sys
 from typing import Any
 
 from quiesce.cli.outbox_flags import add_dsn, add_json, dsn, run
-from quiesce.cli.outbox_table import print_json
+from quiesce.cli.schema_validate import validate
 from quiesce.lifecycle.report import ExitCode
 
 
@@ -45,32 +44,17 @@ def run_apply(arguments: argparse.Namespace) -> int:
 
 
 def run_validate(arguments: argparse.Namespace) -> int:
-    return run(_validate(dsn(arguments), arguments.json))
+    from quiesce.inbox.schema_steps import INBOX
+
+    return run(validate(dsn(arguments), INBOX, as_json=arguments.json))
 
 
 async def _apply(where: str) -> int:
-    from quiesce.postgres import connect, inbox_schema
+    from quiesce.inbox.schema_steps import INBOX
+    from quiesce.postgres import connect, inbox_schema, migrating
 
     async with connect(where) as connection:
-        before = await inbox_schema.applied_version(connection)
+        before = await migrating.applied_version(connection, INBOX)
         after = await inbox_schema.apply(connection)
     print(f"inbox schema: version {after}" + (", already there" if before == after else f", was {before}"))
     return ExitCode.CLEAN
-
-
-async def _validate(where: str, as_json: bool) -> int:
-    from quiesce.inbox.schema_steps import INBOX
-    from quiesce.postgres.operating import operating
-    from quiesce.postgres.schema_differences import differences
-
-    async with operating(where, require=False, tables=INBOX) as connection:
-        found = await differences(connection, INBOX)
-    if as_json:
-        print_json({"version": INBOX.latest_version(), "valid": not found, "differences": found})
-    elif found:
-        for line in found:
-            print(line)
-        print(f"quiesce: the inbox's tables differ in {len(found)} points", file=sys.stderr)
-    else:
-        print(f"inbox schema: as version {INBOX.latest_version()} makes it")
-    return ExitCode.FAILED if found else ExitCode.CLEAN

@@ -56,6 +56,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 def selection(arguments: argparse.Namespace, older_than: float | None = None) -> "Selection":
     from quiesce.postgres.dead_letters import Selection
 
+    refuse_backwards(arguments.since, arguments.until)
     return Selection(
         events=arguments.event,
         keys=arguments.key,
@@ -64,6 +65,12 @@ def selection(arguments: argparse.Namespace, older_than: float | None = None) ->
         until=arguments.until,
         older_than=older_than,
     )
+
+
+def refuse_backwards(since: datetime | None, until: datetime | None) -> None:
+    """Raises SettingsError where no time lies between both: nothing would be found, and a slip go unnoticed."""
+    if since is not None and until is not None and until <= since:
+        raise SettingsError(f"--until: got {until.isoformat()}, takes a time after --since {since.isoformat()}")
 
 
 def dsn(arguments: argparse.Namespace) -> str:

@@ -1,12 +1,12 @@
 """`quiesce outbox schema show|apply|validate`."""
 
 import argparse
-import sys
 from typing import Any
 
-from quiesce.cli.flags import add_repeated_flag, add_switch
+from quiesce.cli.flags import add_flag, add_repeated_flag, add_switch
 from quiesce.cli.outbox_flags import add_dsn, add_json, dsn, run
 from quiesce.cli.outbox_table import print_json
+from quiesce.cli.schema_validate import validate
 from quiesce.lifecycle.report import ExitCode
 
 
@@ -19,6 +19,7 @@ def add_to(topics: Any) -> None:
     )
     acts = schema.add_subparsers(title="acts", required=True, metavar="ACT")
     show = acts.add_parser("show", help="print the SQL", description="Prints the SQL, for a migration tool of yours.")
+    _add_store(show, "and leave the tables the indexes of one kind of store")
     show.set_defaults(run=run_show)
     apply = acts.add_parser(
         "apply",
@@ -32,6 +33,7 @@ def add_to(topics: Any) -> None:
         metavar="KIND=ROLE",
         help="print the rights of a role as SQL; its kind is writer, relay or operator",
     )
+    _add_store(apply, "give the tables to one kind of store, and leave them the indexes that it has a use for")
     add_switch(apply, "--dry-run", help="say which steps are missing, and do nothing")
     add_json(apply)
     apply.set_defaults(run=run_apply)
@@ -46,10 +48,14 @@ def add_to(topics: Any) -> None:
     validate.set_defaults(run=run_validate)
 
 
+def _add_store(parser: argparse.ArgumentParser, says: str) -> None:
+    add_flag(parser, "--for-store", default=None, choices=("row", "log"), help=says)
+
+
 def run_show(arguments: argparse.Namespace) -> int:
     from quiesce.postgres import schema
 
-    print(schema.show())
+    print(schema.show(arguments.for_store))
     return ExitCode.CLEAN
 
 
@@ -58,47 +64,40 @@ def run_apply(arguments: argparse.Namespace) -> int:
 
 
 def run_validate(arguments: argparse.Namespace) -> int:
-    return run(_validate(dsn(arguments), arguments.json))
+    from quiesce.outbox.schema_steps import OUTBOX
+
+    return run(validate(dsn(arguments), OUTBOX, as_json=arguments.json))
 
 
 async def _apply(arguments: argparse.Namespace) -> int:
     from quiesce.postgres import schema
     from quiesce.postgres.grants import grants, role
     from quiesce.postgres.operating import operating
+    from quiesce.postgres.outbox_control import keep_to_store
 
     roles, dry_run = [role(text) for text in arguments.grants], arguments.dry_run
     async with operating(dsn(arguments), require=False) as connection:
         steps = [f"{step.version:04} {step.name}" for step in await schema.pending(connection)]
         before = await schema.applied_version(connection)
-        after = before if dry_run else await schema.apply(connection)
+        after = before
+        if not dry_run:
+            async with connection.transaction():
+                after = await schema.apply(connection)
+                if arguments.for_store is not None:
+                    await keep_to_store(connection, arguments.for_store, "outbox schema")
         told = [line for kind, name in roles for line in await grants(connection, kind, name)]
     if arguments.json:
-        print_json({"version": after, "was": before, "steps": steps, "grants": told, "dry_run": dry_run})
+        its = {"version": after, "was": before, "steps": steps, "store": arguments.for_store}
+        print_json(its | {"grants": told, "dry_run": dry_run})
         return ExitCode.CLEAN
     if dry_run:
         said = f"outbox schema: version {before}, would apply {', '.join(steps) or 'nothing'}"
+        said += f", and give it to {arguments.for_store} stores" if arguments.for_store else ""
     else:
         said = f"outbox schema: version {after}" + (", already there" if before == after else f", was {before}")
+        said += f", for {arguments.for_store} stores" if arguments.for_store else ""
     # Beside SQL that may go straight into psql, it is a comment.
     print(f"-- {said}" if roles else said)
     for line in told:
         print(line)
     return ExitCode.CLEAN
-
-
-async def _validate(where: str, as_json: bool) -> int:
-    from quiesce.postgres import schema
-    from quiesce.postgres.operating import operating
-    from quiesce.postgres.schema_differences import differences
-
-    async with operating(where, require=False) as connection:
-        found = await differences(connection)
-    if as_json:
-        print_json({"version": schema.latest_version(), "valid": not found, "differences": found})
-    elif found:
-        for line in found:
-            print(line)
-        print(f"quiesce: the outbox's tables differ in {len(found)} points", file=sys.stderr)
-    else:
-        print(f"outbox schema: as version {schema.latest_version()} makes it")
-    return ExitCode.FAILED if found else ExitCode.CLEAN

@@ -1,6 +1,5 @@
 """The inbox's tables as versioned steps of SQL. Read here, run by whoever has a connection."""
 
-from quiesce.errors import SchemaMissing
 from quiesce.migrations import Tables
 
 INBOX = Tables(
@@ -17,8 +16,5 @@ INBOX = Tables(
 )
 """Entries of consumers, idempotency keys of requests, starts of records."""
 
-
-def schema_missing(detail: str = "") -> SchemaMissing:
-    """The error for a table or a column that is not there."""
-    told = f" ({' '.join(detail.split())})" if detail else ""
-    return SchemaMissing(f"the inbox's tables are missing or too old{told}. Run: {INBOX.apply_command}")
+schema_missing = INBOX.missing
+"""The error for a table or a column that is not there."""

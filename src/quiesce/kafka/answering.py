@@ -1,9 +1,7 @@
 """The calls that wait for a producer's delivery reports: who serves these, and when a call that is answered ends."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
-from math import inf
 
 from confluent_kafka import KafkaError, Producer
 
@@ -13,9 +11,15 @@ from quiesce.kafka.poller import Poller, serve_once
 from quiesce.outbox.event import ClaimedEvent
 
 _EVERY = 0.001
-"""Seconds between two looks of the loop at the delivery reports, while it serves them."""
-_MOMENT = 0.1
-"""Seconds that it goes on after the last large call was handed over."""
+"""Seconds between two looks at the delivery reports while some are to be expected."""
+_MANY = 100
+_MANY_EVERY = 0.004
+"""The same for a call of so many events, while which is handed over there are looks besides."""
+_SLOWER = 1.25
+"""So many times as long is the next wait after a look that found nothing: a broker that is slow, or away, is not asked
+a thousand times a second."""
+_RESTS = 0.25
+"""Seconds between two looks, at most. While nothing is handed over only errors may come, and they lead to nothing."""
 
 _FEW = 10
 """Events of a call, at most, that may end late."""
@@ -25,6 +29,10 @@ _LATE = 0.02
 
 class Answering:
     """Those of one producer. Made and used on the loop's thread.
+
+    The loop serves the reports, by the clock. A thread that waited for them would have to fight the loop for the
+    interpreter, report by report, and to wake it for each. It does so only where somebody waits for a producer that
+    gathers batches, or where nothing more is handed over.
 
     Args:
         on_error: of the producer; it may be called on the poller's thread.
@@ -40,21 +48,19 @@ class Answering:
         self._on_error = on_error
         self._usable = usable
         self._late = late
-        self._answered_since = inf
         self._spare_reports: list[Reports] = []
-        self._turn: asyncio.TimerHandle | None = None
-        """When the loop serves reports next, while it is the one to do so."""
-        self._loop_serves_until = 0.0
+        self._pause = _EVERY
+        self._turn: asyncio.TimerHandle | None = self._loop.call_later(_EVERY, self._look)
+        """When the loop serves reports next."""
         self.flights: set[Flight] = set()
         # Last: its thread begins at once.
         self._poller = Poller([producer], on_error, self._served)
 
     def begin(self, events: Sequence[ClaimedEvent], judge: Judge) -> Flight:
         """A call begins; `end` is called with it in any case."""
-        flight = Flight(judge, events, self._spare_reports.pop() if self._spare_reports else Reports())
+        reports = self._spare_reports.pop() if self._spare_reports else Reports()
+        flight = Flight(judge, events, reports, self._loop.time())
         self.flights.add(flight)
-        if len(events) > _FEW:
-            self._poller.be_prompt()
         return flight
 
     def end(self, flight: Flight) -> None:
@@ -65,40 +71,69 @@ class Answering:
 
     def handed_over(self) -> None:
         """Reports are to be expected."""
-        self._poller.handed_over()
+        self._pause = _EVERY
+        self._look_within(self._wait())
 
     def queued(self) -> int:
         """Messages handed over and not answered."""
         return 0 if self._producer is None else len(self._producer)
 
-    def serve(self) -> None:
-        """Serves the delivery reports that are there, on the loop's thread. Never waits, but for a broken producer."""
-        if self._producer is not None and serve_once(self._producer, 0.0, self._on_error):
+    def serve(self) -> int:
+        """Serves the delivery reports that are there, on the loop's thread. Never waits, but for a broken producer.
+
+        Returns how many things it served."""
+        if self._producer is None:
+            return 0
+        served = serve_once(self._producer, 0.0, self._on_error)
+        if self.flights:
             self._finish_answered()
+        return served
 
-    def serve_by_loop(self) -> None:
-        """Much is handed over: until it is answered, and a moment longer, the loop serves the reports, and the poller's
-        thread stands back.
-
-        The thread would have to fight the busy loop for the interpreter, report by report. It does so where it polls
-        when they come; hence the moment, in which the next call is made.
-        """
-        self._loop_serves_until = self._loop.time() + _MOMENT
-        if self._turn is None and self._usable():
-            self._poller.stand_back()
-            self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
-
-    def _serve_in_turn(self) -> None:
+    def _look(self) -> None:
         self._turn = None
-        goes_on = self.queued() or self._loop.time() < self._loop_serves_until
-        if goes_on and self._usable() and not self._poller.hurries:
-            self.serve()
-            self._turn = self._loop.call_later(_EVERY, self._serve_in_turn)
-        else:
-            self._poller.take_over()
+        if not self._usable() or self._poller.serves:
+            return
+        self._pause = _EVERY if self.serve() else min(_RESTS, _SLOWER * self._pause)
+        self._turn = self._loop.call_later(self._wait(), self._look)
+
+    def _look_within(self, seconds: float) -> None:
+        at = self._loop.time() + seconds
+        if self._turn is None or at < self._turn.when():
+            self._look_no_more()
+            self._turn = self._loop.call_at(at, self._look)
+
+    def _look_no_more(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def _wait(self) -> float:
+        """Seconds until the next look. The first answer of a call is not waited for: it tells how fast they are."""
+        if self.flights and self._may_be_late() and all(flight.heard for flight in self.flights):
+            return max(self._pause, min(flight.began for flight in self.flights) + _LATE - self._loop.time())
+        if not self.queued():
+            return _RESTS
+        if any(len(flight.events) >= _MANY for flight in self.flights):
+            return max(self._pause, _MANY_EVERY)
+        return self._pause
+
+    def takes(self, flight: Flight, more: int) -> bool:
+        """Whether so many events may yet be added to a call of a few: it is under way, and may end late for them."""
+        return (
+            self._late
+            and not flight.over
+            and flight in self.flights
+            and len(flight.events) + more <= _FEW
+            and self._loop.time() < flight.began + _LATE
+        )
+
+    def _may_be_late(self) -> bool:
+        """Whether nobody waits for any of the calls to end: each event of a trickle would be settled for itself."""
+        return self._late and all(len(flight.events) <= _FEW for flight in tuple(self.flights))
 
     def serve_by_thread(self) -> None:
-        """The poller's thread serves them again, since nothing more is handed over."""
+        """The poller's thread serves them from now on, since nothing more is handed over."""
+        self._look_no_more()
         self._poller.take_over()
 
     def hurry(self) -> None:
@@ -107,14 +142,15 @@ class Answering:
 
     def calm_down(self) -> None:
         self._poller.calm_down()
+        self._look_within(_EVERY)
 
     def may_answer_late(self, late: bool) -> None:
         """Whether calls of a few events may end up to `_LATE` after their last answer. If not any more, those that
         are answered end now."""
         self._late = late
-        if not late:
-            self._poller.be_prompt()
-            self._finish_answered()
+        if not late and self.flights:
+            self.serve()
+            self._look_within(_EVERY)
 
     def finish_all(self) -> None:
         """Ends every call with what it has."""
@@ -124,32 +160,23 @@ class Answering:
     def drop(self) -> None:
         """Has the poller's thread destroy the producer: its destructor may wait for brokers."""
         self._producer = None
+        self._look_no_more()
         self._poller.stop()
 
     def is_gone(self) -> bool:
         """Whether that is done."""
         return self._poller.is_gone()
 
-    def _served(self) -> float:
-        """Called on the poller's thread. For how many seconds the end of calls that are answered may wait for others.
-
-        Where events come one by one, each of them would otherwise wake the loop, and be settled, for itself.
-        """
-        answered = self._answered()
-        if answered:
-            now = time.monotonic()
-            self._answered_since = min(self._answered_since, now)
-            late = self._answered_since + _LATE - now
-            if self._late and late > 0 and all(len(one.events) <= _FEW for one in tuple(self.flights)):
-                return late
+    def _served(self) -> None:
+        """Called on the poller's thread."""
+        if not self._may_be_late() and any(flight.answered for flight in tuple(self.flights)):
             on_loop(self._loop, self._finish_answered)
-        self._answered_since = inf
-        return 0.0
 
     def _finish_answered(self) -> None:
-        for flight in self._answered():
-            flight.finish()
-
-    def _answered(self) -> list[Flight]:
-        """Calls that miss nothing. From any thread."""
-        return [flight for flight in tuple(self.flights) if flight.answered]
+        late = self._may_be_late()
+        ended = self._loop.time() - _LATE
+        for flight in tuple(self.flights):
+            if flight.answered and (not late or flight.began <= ended):
+                flight.finish()
+            elif late:
+                flight.measure()

@@ -39,7 +39,11 @@ class Reports:
     def begin(self, flight: "Flight") -> Sequence[Report]:
         """For each of the flight's events, by its place, what to call with its report."""
         self._acked, self._refuse, self.last = flight.outcomes.acked, flight.report_refused, None
-        for place in range(len(self._of_place), len(flight.events)):
+        return self.up_to(len(flight.events))
+
+    def up_to(self, places: int) -> Sequence[Report]:
+        """The same for so many places."""
+        for place in range(len(self._of_place), places):
             self._of_place.append(partial(self._answer, place))
         return self._of_place
 
@@ -60,10 +64,24 @@ class Flight:
     last: one of the two sees that nothing is missing.
     """
 
-    __slots__ = ("_expected", "_judge", "_others", "_over", "_reports", "_woken", "events", "outcomes", "reports")
+    __slots__ = (
+        "_expected",
+        "_judge",
+        "_others",
+        "_reports",
+        "_woken",
+        "began",
+        "events",
+        "outcomes",
+        "over",
+        "reports",
+    )
 
-    def __init__(self, judge: Judge, events: Sequence[ClaimedEvent], reports: Reports) -> None:
-        self._over = False
+    def __init__(self, judge: Judge, events: Sequence[ClaimedEvent], reports: Reports, began: float = 0.0) -> None:
+        """`began`: when the call was made, in seconds of the loop's clock."""
+        self.over = False
+        """Whether the call has ended."""
+        self.began = began
         self._woken: asyncio.Future[None] | None = None
         self._judge = judge
         self._expected = -1
@@ -97,6 +115,21 @@ class Flight:
         if self.answered:
             self.finish()
 
+    def grown(self) -> None:
+        """The sequence of its events has grown: their answers are missing, too."""
+        self._expected = len(self.events)
+        self.reports = self._reports.up_to(self._expected)
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything has been answered."""
+        return bool(self.outcomes.acked or self._others)
+
+    def measure(self) -> None:
+        """The broker has answered just now, if it has: that is how long it takes. The next look may be late."""
+        if self.outcomes.seconds is None and self._reports.last is not None:
+            self.outcomes.seconds = self._reports.last.latency()
+
     @property
     def answered(self) -> bool:
         """Whether nothing is missing. From any thread."""
@@ -104,9 +137,9 @@ class Flight:
 
     def finish(self) -> None:
         """Ends the call with what has been answered until now."""
-        self._over = True
-        if self.answered and self._reports.last is not None:
-            self.outcomes.seconds = self._reports.last.latency()
+        self.over = True
+        if self.answered:
+            self.measure()
         if self._woken is not None:
             _wake(self._woken)
 
@@ -121,7 +154,7 @@ class Flight:
 
     async def wait(self, seconds: float) -> bool:
         """Whether the call has ended, within so many seconds."""
-        if not self._over:
+        if not self.over:
             # Waited for with every call, so it is made of what costs least.
             loop = asyncio.get_running_loop()
             self._woken = loop.create_future()
@@ -130,7 +163,7 @@ class Flight:
                 await self._woken
             finally:
                 late.cancel()
-        return self._over
+        return self.over
 
 
 def _wake(waiting: "asyncio.Future[None]") -> None:

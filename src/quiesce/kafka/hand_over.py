@@ -15,9 +15,34 @@ from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Outcome
 
 _MANY = 100
-"""Events of a call from which on the loop serves the reports."""
+"""Events of a call from which on the loop serves reports while they are handed over, and has its other turns."""
 _CHUNK = 250
 """Events handed over without a turn of the loop: some half a millisecond."""
+
+_SHORT_QUEUE = 20
+"""Messages that wait for their answers, at most, when a call under way is made longer: there is room in the queue."""
+
+
+def may_be_longer(handle: Handle, flight: Flight, more: Sequence[ClaimedEvent], topics: Topics) -> bool:
+    """Whether these events may go along with a call under way, at once: nothing need be asked, nothing waited for."""
+    names = {event.topic for event in more}
+    return (
+        handle.usable
+        and not handle.draining
+        and handle.answering.takes(flight, len(more))
+        and handle.queued() < _SHORT_QUEUE
+        and handle.pioneers.proven(names)
+        and topics.well(more, names)
+    )
+
+
+def make_longer(handle: Handle, flight: Flight, known: int) -> None:
+    """Hands over the events that have come to the call's sequence behind the `known` ones."""
+    flight.grown()
+    events = flight.events[known:]
+    if handle.offer_all(flight, events, flight.reports[known:]) < len(events):
+        # A queue that is shorter than anybody would make it. What is missing must not be overtaken.
+        handle.fail("its local queue is full")
 
 
 async def hand_over(
@@ -36,8 +61,6 @@ async def hand_over(
     if done:
         left = [place for place in range(len(events)) if place not in done]
         events, reports = [events[place] for place in left], [reports[place] for place in left]
-    if len(events) >= _MANY:
-        handle.answering.serve_by_loop()
     for first in range(0, len(events), _CHUNK):
         chunk = slice(first, first + _CHUNK)
         await _offer(handle, flight, events[chunk], reports[chunk])

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -25,6 +26,7 @@ from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 _LOG = logging.getLogger("quiesce.kafka")
 
+_OUTGOING = attrgetter("outgoing")
 _ANY_PARTITION = -1
 """librdkafka chooses it by the key."""
 
@@ -109,11 +111,10 @@ class Handle:
         # fifth of the call, and headers of its own as much. librdkafka copies them before it returns.
         produce = self._producer.produce
         ours: Headers = {"id": None, "type": None}
-        for number, event in enumerate(events):
-            id_text, key, topic, kind, payload, own = event.outgoing
+        for number, (id_text, key, topic, kind, payload, own) in enumerate(map(_OUTGOING, events)):
             headers = ours
             if own:
-                headers = headers_of(event)
+                headers = headers_of(events[number])
             else:
                 ours["id"], ours["type"] = id_text, kind
             try:
@@ -125,10 +126,10 @@ class Handle:
                     # The poller hears of it as well, and of what it is about. Until then nothing is handed over.
                     self._loop.call_later(_HEARD, self.fail, named(error.args[0]))
                     return number
-                if not self._refuse(flight, event, error.args[0]):
+                if not self._refuse(flight, events[number], error.args[0]):
                     return len(events)
             except (TypeError, ValueError) as error:
-                flight.refuse(event.id, Dead(f"cannot be given to Kafka: {error}"))
+                flight.refuse(events[number].id, Dead(f"cannot be given to Kafka: {error}"))
         self.answering.handed_over()
         return len(events)
 

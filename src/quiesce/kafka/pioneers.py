@@ -52,6 +52,11 @@ class Pioneers:
                 found.setdefault((event.topic, number), place)
         return list(found.values())
 
+    def proven(self, topics: Iterable[str]) -> bool:
+        """Whether all partitions of all these topics are."""
+        now = self._clock()
+        return all(self._whole.get(topic, 0.0) > now for topic in topics)
+
     def arrived(self, event: ClaimedEvent, partitions: int) -> None:
         """A pioneer was acked: its partition is proven."""
         proven = self._proven.setdefault(event.topic, {})

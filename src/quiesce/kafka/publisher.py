@@ -10,7 +10,8 @@ from uuid import UUID
 
 from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.kafka.blocking import in_thread, until
-from quiesce.kafka.hand_over import hand_over
+from quiesce.kafka.flight import Flight
+from quiesce.kafka.hand_over import hand_over, make_longer, may_be_longer
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.settings import (
     DEFAULT_BATCH_SIZE,
@@ -77,6 +78,8 @@ class KafkaPublisher:
         self._in_turn = asyncio.Lock()
         self._waiting = WaitingKeys()
         self._late = False
+        self._last: Flight | None = None
+        """The call that was handed over last, while it waits for its answers."""
         self.name = name
         self.part = part
 
@@ -157,6 +160,7 @@ class KafkaPublisher:
                 except BaseException:
                     handle.answering.end(flight)
                     raise
+                self._last = flight
             try:
                 while not await flight.wait(PATIENCE):
                     await self._silence.find_out(handle)
@@ -168,6 +172,20 @@ class KafkaPublisher:
                 self._waiting.dropped()
             else:
                 self._waiting.ended(call)
+
+    def takes(self, events: Sequence[ClaimedEvent], more: Sequence[ClaimedEvent]) -> bool:
+        """See the port. A few events, as long as it may end late, and nothing is known to be wrong."""
+        handle, flight = self._handle, self._last
+        if handle is None or flight is None or flight.events is not events or self._in_turn.locked():
+            return False
+        return self._waiting.none and may_be_longer(handle, flight, more, self._topics)
+
+    def add(self, events: Sequence[ClaimedEvent], known: int) -> None:
+        """See the port."""
+        handle, flight = self._handle, self._last
+        assert handle is not None
+        assert flight is not None
+        make_longer(handle, flight, known)
 
     def _still(self, generation: int) -> Handle | None:
         """The handle for a call made in this generation; None if it has been given up meanwhile.

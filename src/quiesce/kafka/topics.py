@@ -98,6 +98,14 @@ class Topics:
         told = ((event, self._refusal(event)) for event in events)
         return [(event, outcome) for event, outcome in told if outcome is not None]
 
+    def well(self, events: Collection[ClaimedEvent], topics: Collection[str]) -> bool:
+        """Whether the events, all of these topics, can be sent without a question or a refusal."""
+        now = self._clock()
+        return all(
+            self._is_well(topic) and not self._known[topic].doubtful and now < self._known[topic].ask_at
+            for topic in topics
+        ) and not any(self._is_too_large(event) for event in self._perhaps_too_large(events, topics))
+
     def _is_well(self, topic: str) -> bool:
         known = self._known.get(topic)
         return known is not None and known.wrong is None and not known.answer.leaderless

@@ -34,6 +34,11 @@ class WaitingKeys:
         self._calls: list[Call] = []
         self._not_judged = 0
 
+    @property
+    def none(self) -> bool:
+        """Whether no key waits."""
+        return not any(call.waiting for call in self._calls)
+
     def called(self) -> None:
         """A call was made. Sooner or later it is judged, or dropped."""
         self._not_judged += 1

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from quiesce.errors import EnqueueError, EventTooLarge, PayloadNotSerialisable
+from quiesce.event_ids import new_event_id
 from quiesce.outbox.payload import encoded
 from quiesce.outbox.trace import TRACE_HEADERS, current, valid
 
@@ -22,8 +23,8 @@ class OutboxEvent:
 
     `payload`: bytes and str go out as they are; None is a tombstone; anything else goes out as compact
     JSON, dataclasses, pydantic models and msgspec structs included. `aggregate_id` is the Kafka key: events of one
-    aggregate arrive in the order of their transactions. `id` is the event's identity everywhere; leave it out and a
-    random UUID is made. `traceparent` and `tracestate` are the W3C trace context that goes along; left out, it is the
+    aggregate arrive in the order of their transactions. `id` is the event's identity everywhere; leave it out and one
+    of version 7 is made. `traceparent` and `tracestate` are the W3C trace context that goes along; left out, it is the
     current one, where `quiesce.telemetry.carry_trace_context()` was called.
     """
 
@@ -32,7 +33,7 @@ class OutboxEvent:
     type: str
     payload: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    id: UUID = field(default_factory=uuid4)
+    id: UUID = field(default_factory=new_event_id)
     traceparent: str | None = None
     tracestate: str | None = None
 

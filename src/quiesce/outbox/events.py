@@ -21,6 +21,27 @@ class ClaimSettled(Event):
     refused: Mapping[str, int] = field(default_factory=dict)
     """How many events were refused, by the name of the error: among them `UNKNOWN_TOPIC_OR_PART`,
     `LEADER_NOT_AVAILABLE`, `TOPIC_AUTHORIZATION_FAILED`, `MSG_SIZE_TOO_LARGE`."""
+    waited_seconds: float | None = None
+    """From when the transaction of its oldest dispatched event began, by the database's clock, to the last ack of the
+    claim. None: not measured this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarksMissing(Event):
+    """Events were published, and that was not recorded, or nobody knows: they are published again."""
+
+    relay: str
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanesTakenOver(Event):
+    """The relay owns lanes that were another's. `seconds`: how long the one that waited longest had no owner that gave
+    signs of life."""
+
+    relay: str
+    lanes: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The two sides of a relay: where events come from, and where they go."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
@@ -13,6 +13,15 @@ from quiesce.outbox.outcome import Outcome
 
 
 @dataclass(frozen=True, slots=True)
+class Takeover:
+    """Lanes that were another's are ours now, all at once."""
+
+    lanes: int
+    seconds: float
+    """How long the one that waited longest had no owner, or a silent one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """What a settle recorded: numbers of events."""
 
@@ -20,6 +29,9 @@ class Settled:
     retried: int = 0
     dead: int = 0
     released: int = 0
+    waited: float | None = field(default=None, compare=False)
+    """Seconds from when the transaction of one dispatched event began until now, by the database's clock: of the event
+    that has waited longest, more or less. None: it was not looked up this time."""
 
 
 class Claim(Protocol):
@@ -114,6 +126,24 @@ class Watches(Protocol):
         ...
 
 
+class GrowingClaim(Claim, Protocol):
+    """A claim that can take in another one."""
+
+    def absorb(self, later: "GrowingClaim") -> None:
+        """Takes over the events of a claim that was made after it and is over then: `events`, the same sequence as
+        before, has them at its end. Not once either is settled or released."""
+        ...
+
+
+@runtime_checkable
+class ClaimsAtOnce(Protocol):
+    """A store whose watch may have brought what there is to claim."""
+
+    def claim_at_once(self, limit: int) -> GrowingClaim | None:
+        """As `claim`, of what the last watch has brought, and not empty. None where the store has to be asked."""
+        ...
+
+
 @runtime_checkable
 class LetsGo(Protocol):
     """A store that holds something which others wait for, as a relay's lanes."""
@@ -124,11 +154,34 @@ class LetsGo(Protocol):
 
 
 @runtime_checkable
+class TakesOver(Protocol):
+    """A store that owns something which was another's before."""
+
+    def takeovers(self) -> Sequence[Takeover]:
+        """What it has taken over since it was last asked."""
+        ...
+
+
+@runtime_checkable
 class WaitsBehindDead(Protocol):
     """A publisher that can keep an event back behind one that it finds dead before it sends anything."""
 
     def wait_behind_dead(self, holds_key: Callable[[str], bool]) -> None:
         """What comes behind a dead one of its key on a topic for which `holds_key` is a `Retry`."""
+        ...
+
+
+@runtime_checkable
+class AddsToCalls(Protocol):
+    """A publisher that can make the last call longer while it is under way, so that a trickle of events makes a few
+    calls only."""
+
+    def takes(self, events: Sequence[ClaimedEvent], more: Sequence[ClaimedEvent]) -> bool:
+        """Whether the call that was given `events`, this very sequence, takes some more now. Nothing is handed over."""
+        ...
+
+    def add(self, events: Sequence[ClaimedEvent], known: int) -> None:
+        """`events` has grown since `takes` said so, a moment ago: from place `known` on they are handed over."""
         ...
 
 

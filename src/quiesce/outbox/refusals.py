@@ -1,8 +1,12 @@
 """What every adapter's `enqueue` says when it refuses: one wording for all drivers."""
 
-from quiesce.errors import EnqueueError, SchemaMissing
+from quiesce.errors import EnqueueError
+from quiesce.outbox.schema_steps import OUTBOX
 
-APPLY_COMMAND = "quiesce outbox schema apply"
+APPLY_COMMAND = OUTBOX.apply_command
+
+schema_missing = OUTBOX.missing
+"""The error for a table or a column that is not there."""
 
 MISSING_STATES = frozenset({"42P01", "42703"})
 """SQLSTATEs of a table and of a column that is not there."""
@@ -14,9 +18,3 @@ def no_transaction(advice: str) -> EnqueueError:
         "enqueue takes a connection with an open transaction: outside of one the event would not share the "
         f"fate of what it tells about. {advice}"
     )
-
-
-def schema_missing(detail: str = "") -> SchemaMissing:
-    """The error for a table or a column that is not there."""
-    told = f" ({' '.join(detail.split())})" if detail else ""
-    return SchemaMissing(f"the outbox's tables are missing or too old{told}. Run: {APPLY_COMMAND}")

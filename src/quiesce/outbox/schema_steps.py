@@ -1,8 +1,25 @@
 """The outbox's tables as versioned steps of SQL. Read here, run by whoever has a connection."""
 
+from collections.abc import Mapping
+from typing import Literal
+
 from quiesce.migrations import LOCK, Migration, Tables
 
-__all__ = ["DROP", "LOCK", "OUTBOX", "TABLES", "Migration", "latest_version", "migrations", "show"]
+__all__ = [
+    "DROP",
+    "FOR_STORE",
+    "LOCK",
+    "NOT_FOR",
+    "OUTBOX",
+    "TABLES",
+    "Migration",
+    "StoreKind",
+    "latest_version",
+    "migrations",
+    "show",
+]
+
+StoreKind = Literal["row", "log"]
 
 TABLES = ("quiesce_schema", "outbox_event", "outbox_parked", "outbox_lane", "outbox_control", "outbox_audit")
 """The tables that the steps make."""
@@ -24,6 +41,30 @@ OUTBOX = Tables(
     functions=("outbox_lane", "outbox_watch"),
 )
 
+NOT_FOR: Mapping[StoreKind, str] = {"row": "outbox_event_xid", "log": "outbox_event_waiting"}
+"""The index that this kind of store has no use for."""
+
+# A row that is marked has a second entry in each index, beside its first one: with room for it no page is split for it.
+FOR_STORE: Mapping[StoreKind, tuple[str, ...]] = {
+    "row": (
+        "UPDATE outbox_control SET store = 'row' WHERE store IS NULL",
+        "CREATE INDEX IF NOT EXISTS outbox_event_waiting ON outbox_event (position) "
+        "WHERE dispatched_at IS NULL AND dead_at IS NULL",
+        "DROP INDEX IF EXISTS outbox_event_xid",
+        "ALTER INDEX outbox_event_pkey SET (fillfactor = 50)",
+        "ALTER INDEX outbox_event_id SET (fillfactor = 50)",
+    ),
+    "log": (
+        "UPDATE outbox_control SET store = 'log' WHERE store IS NULL",
+        "CREATE INDEX IF NOT EXISTS outbox_event_xid ON outbox_event (lane, xid, position)",
+        "DROP INDEX IF EXISTS outbox_event_waiting",
+        "ALTER INDEX outbox_event_pkey RESET (fillfactor)",
+        "ALTER INDEX outbox_event_id RESET (fillfactor)",
+    ),
+}
+"""What gives the tables to one kind of store, and leaves them the indexes that it has a use for. The steps make those
+of both. May be run twice, and by hand where no other kind of store has ever run them."""
+
 
 def migrations() -> list[Migration]:
     """All migrations of this package, oldest first."""
@@ -35,6 +76,9 @@ def latest_version() -> int:
     return OUTBOX.latest_version()
 
 
-def show() -> str:
-    """The SQL of all migrations, to be read, or run by hand: `psql --single-transaction`."""
-    return OUTBOX.show()
+def show(store: StoreKind | None = None) -> str:
+    """The SQL of all migrations, to be read, or run by hand: `psql --single-transaction`. `store`: and what gives the
+    tables to this kind of store."""
+    if store is None:
+        return OUTBOX.show()
+    return "\n".join((OUTBOX.show(), f"-- for {store} stores\n", *(f"{statement};" for statement in FOR_STORE[store])))

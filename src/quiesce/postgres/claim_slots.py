@@ -11,23 +11,33 @@ class ClaimSlots:
         self._name = name
         self._claims = claims
         self._within = within
-        self._free = asyncio.Semaphore(claims)
+        self._free = claims
+        self._freed = asyncio.Event()
+
+    def take_at_once(self) -> bool:
+        """Takes one, to be given back when the claim has ended. Whether there was any."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
 
     async def take(self) -> None:
-        """Takes one, to be given back when the claim has ended.
+        """The same, and waits for one.
 
         Raises:
             Unavailable: all of them stayed open.
         """
-        if not self._free.locked():
-            # Nearly always: no timer is made for it.
-            await self._free.acquire()
+        # Nearly always at once: no timer is made for it.
+        if self.take_at_once():
             return
         try:
             async with asyncio.timeout(self._within):
-                await self._free.acquire()
+                while not self.take_at_once():
+                    self._freed.clear()
+                    await self._freed.wait()
         except TimeoutError as error:
             raise Unavailable(f"{self._name}: all {self._claims} claims stayed open for {self._within} s") from error
 
     def give_back(self) -> None:
-        self._free.release()
+        self._free += 1
+        self._freed.set()

@@ -3,10 +3,11 @@
 import re
 
 from quiesce.outbox.checks import Check
-from quiesce.outbox.schema_steps import OUTBOX, TABLES
+from quiesce.outbox.schema_steps import NOT_FOR, OUTBOX, TABLES
 from quiesce.postgres import migrating, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.mapped_tables import mapped_tables
+from quiesce.postgres.waiting import recorded_store
 
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX IF NOT EXISTS (\w+)")
 
@@ -41,6 +42,8 @@ async def tables(db: Connection) -> list[Check]:
         return [Check("schema", "bad", "; ".join(filter(None, (told, beside))), "Run: quiesce outbox schema apply")]
     usable = {row["name"]: row["usable"] for row in await db.fetch(_INDEXES, list(TABLES))}
     wanted = {*_INDEX.findall(schema.show()), "outbox_event_pkey", "outbox_parked_pkey"}
+    if "outbox_control_pkey" in usable and (store := await recorded_store(db)) is not None:
+        wanted.discard(NOT_FOR[store])
     missing = sorted(wanted - usable.keys())
     broken = sorted(name for name, fine in usable.items() if not fine)
     if missing or broken:

@@ -8,9 +8,11 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from quiesce.errors import QuiesceError, Unavailable
+from quiesce.outbox.ports import Takeover
 from quiesce.postgres import lane_statements as sql
 from quiesce.postgres.lane_locks import LaneLocks
 from quiesce.postgres.lane_records import LaneRecords
+from quiesce.postgres.lane_waits import LaneWaits
 
 logger = logging.getLogger("quiesce.postgres")
 
@@ -20,6 +22,10 @@ SHARE_EVERY = 0.5
 _ALIVE_WITHIN = 3.0
 _RECORD_AGAIN = 1.0
 _SILENCE_LOOKS = 4
+_SILENCE_EVERY = 1.0
+_SILENT = 1.5
+"""Seconds without a sign of life, of which there are two a second, after which the lanes of an owner count as waiting,
+though they are not free yet."""
 
 _Result = TypeVar("_Result")
 
@@ -38,12 +44,15 @@ class LaneKeeper:
         name: str,
         takeover_after: float,
         busy: Callable[[], Collection[int]] | None,
+        took_over: Callable[[Takeover], None],
     ) -> None:
         self._locks = locks
         self._records = records
         self._name = name
         self._takeover_after = takeover_after
         self._busy = busy
+        self._took_over = took_over
+        self._waits = LaneWaits()
         self._share = 0
         self._share_at = float("-inf")
         self._record_at = float("-inf")
@@ -109,7 +118,9 @@ class LaneKeeper:
 
     async def _take(self) -> None:
         while len(locked := self._locks.lanes) < sql.LANES:
+            asked_at = time.monotonic()
             if await self._locks.take(self._order) is None:
+                self._waits.others_have(set(self._order).difference(locked), asked_at)
                 return
             # A free lane beyond the share: somebody may have left.
             if len(locked) >= self._share:
@@ -132,6 +143,15 @@ class LaneKeeper:
             return
         if self._locks.alive:
             self.held = {**self.held, **epochs}
+            await self._note_takeover(epochs)
+
+    async def _note_takeover(self, lanes: Collection[int]) -> None:
+        now = time.monotonic()
+        # Who has been silent for long and still has lanes is not the one that these were of.
+        ended = self._waits.silent_since is not None and await self._locks.silence(_SILENT) < _SILENT
+        takeover = self._waits.owned(lanes, now, silent_one_ended=ended)
+        if takeover is not None:
+            self._took_over(takeover)
 
     async def _drop_unowned(self) -> None:
         count = 0
@@ -144,8 +164,11 @@ class LaneKeeper:
     async def _watch(self) -> None:
         if len(self._locks.lanes) == sql.LANES or time.monotonic() < self._silence_at:
             return
-        self._silence_at = time.monotonic() + self._takeover_after / _SILENCE_LOOKS
-        if not await self._locks.silent_owners(self._takeover_after):
+        now = time.monotonic()
+        self._silence_at = now + min(_SILENCE_EVERY, self._takeover_after / _SILENCE_LOOKS)
+        silence = await self._locks.silence(self._takeover_after)
+        self._waits.heard(now - silence if silence >= min(_SILENT, self._takeover_after) else None)
+        if silence < self._takeover_after:
             return
         try:
             ended = await self._beside(self._records.end_frozen(self._takeover_after))

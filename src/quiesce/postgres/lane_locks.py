@@ -96,9 +96,10 @@ class LaneLocks:
         """How many lanes are due to this member now."""
         return await self._run(sql.share(alive_within))
 
-    async def silent_owners(self, after: float) -> int:
-        """How many lanes of others have an owner whose session did nothing for `after` seconds."""
-        return await self._run(sql.silent_owners(after))
+    async def silence(self, most: float) -> float:
+        """For how many seconds the most silent owner of a lane has given no sign of life; `most` at most, or little
+        more."""
+        return sql.silent_for(await self._run(sql.silence(most)))
 
     def cut(self) -> None:
         """Ends the connection at once. The server frees the locks when it notices, which is at once too."""

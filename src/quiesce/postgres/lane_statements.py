@@ -18,6 +18,7 @@ remembered until the transaction ends, unless one asks to forget it.
 """
 
 from collections.abc import Iterable
+from math import ceil
 
 from quiesce.postgres.connections import RELAY
 
@@ -105,9 +106,24 @@ def _silent(after: float) -> str:
     return f"held.objid < {LANES} AND holder.state_change < clock_timestamp() - interval '{after:.3f} s'"
 
 
-def silent_owners(after: float) -> str:
-    """A row for each lane whose owner's session did nothing for `after` seconds."""
-    return f"SELECT pg_stat_clear_snapshot(); SELECT 1 FROM {_HELD} WHERE {_silent(after)}"  # noqa: S608
+def silence(most: float) -> str:
+    """A row for each tenth of a second that the most silent owner of a lane did nothing, up to `most` seconds."""
+    return f"""
+SELECT pg_stat_clear_snapshot();
+SELECT 1 FROM (
+    SELECT max(clock_timestamp() - holder.state_change) AS longest FROM {_HELD} WHERE held.objid < {LANES}
+) AS silent
+CROSS JOIN LATERAL generate_series(1, least(floor(10 * extract(epoch FROM longest)), {_tenths(most)})::int)
+"""  # noqa: S608
+
+
+def _tenths(seconds: float) -> int:
+    return ceil(10 * seconds)
+
+
+def silent_for(rows: int) -> float:
+    """Seconds that so many rows of `silence` mean."""
+    return rows / 10
 
 
 def end_frozen(after: float) -> str:

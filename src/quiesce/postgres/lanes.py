@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from quiesce.errors import IntakeClosed, QuiesceError, SettingsError, Unavailable
 from quiesce.lifecycle.deadline import Deadline
+from quiesce.outbox.ports import Takeover
 from quiesce.postgres.lane_keeper import SHARE_EVERY, LaneKeeper
 from quiesce.postgres.lane_locks import LaneLocks
 from quiesce.postgres.lane_records import LaneRecords, PooledConnector
@@ -31,7 +32,7 @@ class Lanes:
     `close`; so a caller that waits for a broker loses nothing, and one that is cancelled leaves nothing half done.
 
     `on_lost` is called, once a loss, with the lanes that were held when the connection ended against our will;
-    `on_change` whenever `held` or `wants_rid_of` have changed.
+    `on_change` whenever `held` or `wants_rid_of` have changed; `on_takeover` when lanes that were another's are owned.
     An owner that has given no sign of life for `takeover_after` seconds while events of its lane waited is ended by
     whoever notices. With `busy`, which names the lanes that must not be given up yet, lanes beyond the share go by
     themselves; without it `let_go` is the caller's. All times are seconds.
@@ -48,6 +49,7 @@ class Lanes:
         on_lost: Callable[[frozenset[int]], None],
         busy: Callable[[], Collection[int]] | None = None,
         on_change: Callable[[], None] = lambda: None,
+        on_takeover: Callable[[Takeover], None] = lambda _: None,
     ) -> None:
         take_seconds(
             name, connect_timeout=connect_timeout, statement_timeout=statement_timeout, takeover_after=takeover_after
@@ -65,6 +67,7 @@ class Lanes:
         self._on_lost = on_lost
         self._busy = busy
         self._on_change = on_change
+        self._on_takeover = on_takeover
         self._connector = PooledConnector()
         self._records = LaneRecords(
             self._connector, dsn, name, connect_timeout=connect_timeout, statement_timeout=statement_timeout
@@ -92,6 +95,11 @@ class Lanes:
         """The held lanes that others are due: to be let go once what was read from them has ended."""
         return self._keeper.surplus if self._keeper is not None and self.held else frozenset()
 
+    @property
+    def fresh(self) -> bool:
+        """Whether ownership was looked at a moment ago."""
+        return self._locks is not None and self._locks.alive and time.monotonic() < self._round_at + _FRESH
+
     async def tend(self) -> None:
         """Makes sure that ownership is fresh. Returns at once when it was looked at a moment ago.
 
@@ -104,7 +112,7 @@ class Lanes:
             IntakeClosed: `close` was called.
         """
         while self._closing is None:
-            if self._locks is not None and self._locks.alive and time.monotonic() < self._round_at + _FRESH:
+            if self.fresh:
                 return
             task = self._task
             if fresh := task is None or task.done():
@@ -184,7 +192,9 @@ class Lanes:
             statement_timeout=self._statement_timeout,
             gone=self._nudge.set,
         )
-        keeper = self._keeper = LaneKeeper(locks, self._records, self._name, self._takeover_after, self._busy)
+        keeper = self._keeper = LaneKeeper(
+            locks, self._records, self._name, self._takeover_after, self._busy, self._on_takeover
+        )
         try:
             while locks.alive:
                 self._nudge.clear()

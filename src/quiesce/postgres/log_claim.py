@@ -1,8 +1,10 @@
 """One claim of the log store: pages of lanes, and events set aside that are due."""
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from uuid import UUID
 
@@ -10,7 +12,7 @@ from quiesce.errors import ClaimLost
 from quiesce.outbox.answers import all_dispatched
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Dispatched, Outcome, Retry
-from quiesce.outbox.ports import Settled
+from quiesce.outbox.ports import GrowingClaim, Settled
 from quiesce.postgres.log_lane import LaneLog, Part
 from quiesce.postgres.log_parked import Parked
 
@@ -31,7 +33,11 @@ class LogClaim:
         self.all_dispatched = False
         self.logs: dict[int, LaneLog] = {}
         """The lanes it has something of."""
-        self._events: Sequence[ClaimedEvent] = ()
+        self.first: tuple[int, int] | None = None
+        """Position and lane of its first dispatched event."""
+        self.written_at: float | None = None
+        """When the transaction of that event began: monotonic seconds, from the database's clock. None: not asked."""
+        self._events: list[ClaimedEvent] = []
         self._open = True
         self._record = record
         self._ended = ended
@@ -58,10 +64,21 @@ class LogClaim:
         """Puts the events in order, once they are all there."""
         events = [event for _, _, event in self.parked]
         for part in self.parts:
-            events = events + part.events if events else part.events
+            events += part.events
         if len(self.parts) > 1 or self.parked:
             events.sort(key=attrgetter("position"))
         self._events = events
+
+    def absorb(self, later: GrowingClaim) -> None:
+        """See the port. What was read later stands behind what was read before, lane by lane."""
+        assert isinstance(later, LogClaim)
+        later._open = False
+        self._events += later._events
+        for part in later.parts:
+            part.claim = self
+            self.take_part(part)
+        later.logs = {}
+        later.end()
 
     async def settle(self, outcomes: Mapping[UUID, Outcome]) -> Settled:
         """See the port. Durable when it returns. Cancelled, it goes on by itself: whether it was recorded is unknown.
@@ -82,12 +99,27 @@ class LogClaim:
             return counted
         self._open = False
         self.outcomes = outcomes
+        self.first = min(self._firsts(), default=None)
         # A task of its own records it: whoever gives up waiting does not take back what the broker has acked.
         await self._record(self)
         lost = {log.lost for log in self.logs.values() if log.lost}
         if lost:
             raise ClaimLost(f"{len(lost)} of {len(self.logs)} lanes of the claim were lost: {'; '.join(sorted(lost))}")
+        if self.written_at is not None:
+            return replace(counted, waited=max(0.0, time.monotonic() - self.written_at))
         return counted
+
+    def _firsts(self) -> Iterator[tuple[int, int]]:
+        """Position and lane of the first dispatched event of each lane, and of those that had been set aside."""
+        outcomes = self.outcomes or {}
+        for log, _, event in self.parked:
+            if self.all_dispatched or outcomes.get(event.id) == DISPATCHED:
+                yield event.position, log.lane
+        for part in self.parts:
+            for event in part.events:
+                if self.all_dispatched or outcomes.get(event.id) == DISPATCHED:
+                    yield event.position, part.log.lane
+                    break
 
     async def record_withheld(self) -> None:
         """For a claim that has nothing to hand out: sets aside what it has passed over."""

@@ -78,11 +78,16 @@ class OwnedLogs:
 
     def unfinished(self) -> bool:
         """Whether claims have something of lanes that are not owned any more, and may yet record it."""
-        taken = self._taken()
-        if taken is self._adopted and not self._retired:
+        if self.in_line:
             return False
+        taken = self._taken()
         every = [*self._logs.values(), *self._retired]
         return any(log.busy and not log.lost and taken.get(log.lane) != log.epoch for log in every)
+
+    @property
+    def in_line(self) -> bool:
+        """Whether the logs are those of the lanes that are owned now."""
+        return self._taken() is self._adopted and not self._retired
 
     def owns(self, log: LaneLog) -> bool:
         return self._taken().get(log.lane) == log.epoch
@@ -105,7 +110,10 @@ class OwnedLogs:
 
     def readable(self, unwanted: Iterable[int]) -> list[LaneLog]:
         """Those of the working lanes that more may be read of."""
-        return [log for log in self.working(unwanted) if not log.parked.count or self.has_room(log)]
+        logs = self.working(unwanted)
+        if any(log.parked.count for log in logs):
+            return [log for log in logs if self.has_room(log)]
+        return logs
 
     def has_room(self, log: LaneLog) -> bool:
         """Whether more of it may be read, since not too much is set aside."""
@@ -129,9 +137,9 @@ class OwnedLogs:
 
         What was read from a lane that was lost meanwhile may still be recorded, as long as nobody has taken it.
         """
-        taken = self._taken()
-        if taken is self._adopted and not self._retired and not [log for log in self._logs.values() if log.lost]:
+        if self.in_line and not [log for log in self._logs.values() if log.lost]:
             return []
+        taken = self._taken()
         self._adopted = None
         for log in self.logs:
             if log.lost or taken.get(log.lane) != log.epoch:
@@ -158,6 +166,8 @@ class OwnedLogs:
             if old.lane in logs:
                 old.lose("it was lost, and taken anew")
         self._logs.update(logs)
+        if len(logs) == len(new):
+            self._adopted = taken
         return [lane for lane in new if lane not in logs]
 
     async def look(self) -> None:

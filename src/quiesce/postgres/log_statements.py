@@ -125,25 +125,29 @@ WITH moved AS (
         dispatched = given.dispatched, moved_at = clock_timestamp()
     FROM unnest(
         $1::text::smallint[], $2::text::bigint[], $3::text::pg_snapshot[], $4::text::bigint[], $5::text::pg_snapshot[],
-        $6::text::bigint[], $7::text::bigint[]
-    ) AS given (lane, epoch, seen, last, until, at, dispatched)
+        $6::text::bigint[], $7::text::bigint[], $8::text::bigint[]
+    ) AS given (lane, epoch, seen, last, until, at, dispatched, sample)
     WHERE lane.lane = given.lane AND lane.epoch = given.epoch
         AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
-    RETURNING lane.lane
+    RETURNING lane.lane, CASE WHEN given.sample IS NOT NULL THEN (
+        SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8 FROM outbox_event AS event
+        WHERE event.lane = given.lane AND event.position = given.sample
+    ) END AS age
 ), parked AS (
     INSERT INTO outbox_parked AS parked (event_id, position, lane, key, state, reason, attempts, next_at)
     SELECT event_id, position, lane, key, state, reason, attempts, statement_timestamp() + wait * interval '1 second'
-    FROM json_to_recordset($8::text::json) AS given(
+    FROM json_to_recordset($9::text::json) AS given(
         event_id uuid, position bigint, lane smallint, key text, state text, reason text, attempts int, wait float8)
     WHERE lane IN (SELECT lane FROM moved)
     ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, reason = excluded.reason,
         attempts = excluded.attempts, next_at = excluded.next_at
 ), gone AS (
-    DELETE FROM outbox_parked WHERE event_id = ANY ($9::text::uuid[]) AND lane IN (SELECT lane FROM moved)
+    DELETE FROM outbox_parked WHERE event_id = ANY ($10::text::uuid[]) AND lane IN (SELECT lane FROM moved)
 )
-SELECT lane FROM moved
+SELECT lane, age FROM moved
 """
-"""Returns the lanes that are still ours."""
+"""Returns the lanes that are still ours, and how long the event at `sample`, one position or NULL a lane, has been
+there."""
 
 MOVE = SETTLE[SETTLE.index("UPDATE") : SETTLE.index("\n), parked")]
 """The same where nothing is set aside, as nearly always."""

@@ -54,6 +54,20 @@ class LogTending:
         """The connection that held them is gone."""
         self._lost_at = time.monotonic()
 
+    def due(self, now: float) -> bool:
+        """Whether it is time to look at what operators may have done."""
+        return now >= self._look_at
+
+    def may_hand_out(self, now: float) -> bool:
+        """Whether a claim may do without tending first. A look that is due can wait for a moment without events."""
+        return (
+            not self.paused
+            and not self._suspect
+            and not self.due(now - _LOOK_EVERY)
+            and self._lanes().fresh
+            and self._owned.in_line
+        )
+
     async def tend(self) -> None:
         """Brings lanes and logs in line with what is owned, and from time to time with what operators did.
 

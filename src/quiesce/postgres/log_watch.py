@@ -46,19 +46,22 @@ class LogWatch:
         self._connections = connections
         self._connection: Connection | None = None
         self._woken: asyncio.Event | None = None
-        self._early: Pages | None = None
-        # What was asked last, as text: most of it is asked again.
-        self._lanes: tuple[list[int], str] = ([], "{}")
-        self._seen: dict[int, tuple[Snapshot, str]] = {}
+        self.early: Pages | None = None
+        """What the last watch has read, until somebody takes it."""
+        # What was asked last, as text and by place: most of it is asked again.
+        self._places: dict[int, int] = {}
+        self._lanes = "{}"
+        self._seen: list[Snapshot | None] = []
+        self._seen_texts: list[str] = []
 
     def take_early(self) -> Pages | None:
         """What the last watch has read, once; None where every lane is to be looked at."""
-        early, self._early = self._early, None
+        early, self.early = self.early, None
         return early
 
     def wake(self) -> None:
         """Ends the watch at once: what is watched may be something else by now."""
-        self._early = None
+        self.early = None
         if self._woken is not None:
             self._woken.set()
         if self._connection is not None:
@@ -72,7 +75,7 @@ class LogWatch:
             Unavailable: the database cannot be reached now, or did not answer.
             As `LogConnections.take`.
         """
-        self._early = None
+        self.early = None
         woken = self._woken = asyncio.Event()
         try:
             if logs:
@@ -115,12 +118,10 @@ class LogWatch:
 
         The cursors of lanes without events are left as they are: to move sixteen of them costs more than the event.
         """
-        found = {row["lane"] for row in rows[1:]}
-        have = [(log, cursor) for log, cursor in zip(logs, cursors, strict=True) if log.lane in found]
         # Lane by lane, as the rows are.
-        have.sort(key=lambda one: one[0].lane)
+        have = [self._places[lane] for lane in sorted({row["lane"] for row in rows[1:]})]
         if have:
-            self._early = pages_of([log for log, _ in have], [cursor for _, cursor in have], rows, _MOST + 1)
+            self.early = pages_of([logs[place] for place in have], [cursors[place] for place in have], rows, _MOST + 1)
 
     async def _ask(
         self, logs: Sequence[LaneLog], cursors: Sequence[Cursor], seconds: float, every: float, pause: float
@@ -151,12 +152,11 @@ class LogWatch:
 
     def _texts(self, logs: Sequence[LaneLog], cursors: Sequence[Cursor]) -> tuple[str, str]:
         lanes = [log.lane for log in logs]
-        if lanes != self._lanes[0]:
-            self._lanes = (lanes, array(lanes))
-        elements = []
-        for lane, cursor in zip(lanes, cursors, strict=True):
-            known = self._seen.get(lane)
-            if known is None or known[0] is not cursor.seen:
-                known = self._seen[lane] = (cursor.seen, f'"{cursor.seen}"')
-            elements.append(known[1])
-        return self._lanes[1], "{" + ",".join(elements) + "}"
+        if lanes != list(self._places):
+            self._places = {lane: place for place, lane in enumerate(lanes)}
+            self._lanes = array(lanes)
+            self._seen, self._seen_texts = [None] * len(lanes), [""] * len(lanes)
+        for place, cursor in enumerate(cursors):
+            if cursor.seen is not self._seen[place]:
+                self._seen[place], self._seen_texts[place] = cursor.seen, f'"{cursor.seen}"'
+        return self._lanes, "{" + ",".join(self._seen_texts) + "}"

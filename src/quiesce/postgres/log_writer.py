@@ -130,7 +130,7 @@ class LogWriter:
             for one in ready:
                 logs.update((id(log), log) for log in one.claim.logs.values() if not log.lost)
                 one.claim.plan(now)
-            moved = await self._record(list(logs.values()), now) if logs else frozenset()
+            moved = await self._record(list(logs.values()), now, _oldest(ready)) if logs else frozenset()
         except Exception as error:  # noqa: BLE001 - told to everybody who waits for it
             self._lose(logs.values(), str(error))
             self._fail(ready, error)
@@ -162,8 +162,12 @@ class LogWriter:
                 # Often nobody waits any more.
                 one.done.exception()
 
-    async def _record(self, logs: list[LaneLog], now: float) -> frozenset[int]:
-        """Returns the lanes that are still ours. The same may be sent again and again: see `log_statements`."""
+    async def _record(self, logs: list[LaneLog], now: float, oldest: LogClaim | None) -> frozenset[int]:
+        """Returns the lanes that are still ours. The same may be sent again and again: see `log_statements`.
+
+        It asks along how long the first event of `oldest` has been there.
+        """
+        position, lane = (oldest.first if oldest is not None else None) or (None, None)
         changes = [log.parked.changes(now) for log in logs]
         values = [
             array(log.lane for log in logs),
@@ -173,6 +177,7 @@ class LogWriter:
             array(log.recorded.until for log in logs),
             array(log.recorded.at for log in logs),
             array(log.dispatched for log in logs),
+            array(position if log.lane == lane else None for log in logs),
         ]
         write = [row for change in changes for row in change.write]
         delete = [event_id for change in changes for event_id in change.delete]
@@ -183,8 +188,8 @@ class LogWriter:
         until, tries = time.monotonic() + self._bound, 0
         while True:
             try:
+                asked_at = time.monotonic()
                 rows = await self._connections.fetch(statement, *values)
-                return frozenset(row[0] for row in rows)
             except Unavailable as error:
                 tries += 1
                 wait = _AGAIN.wait(tries)
@@ -193,4 +198,15 @@ class LogWriter:
                         f"the database went away while a claim was recorded, which may have happened or not: {error}"
                     ) from error
                 logger.debug("%s: recording a claim again: %s", self._name, error)
+            else:
+                if oldest is not None:
+                    ages = [age for _, age in rows if age is not None]
+                    oldest.written_at = asked_at - ages[0] if ages else None
+                return frozenset(row[0] for row in rows)
             await asyncio.sleep(wait)
+
+
+def _oldest(ready: Iterable[_Waiting]) -> LogClaim | None:
+    """The claim with the first event of all, by position: one look-up a write tells how long events wait."""
+    firsts = [(one.claim.first, one.claim.number, one.claim) for one in ready if one.claim.first is not None]
+    return min(firsts)[2] if firsts else None

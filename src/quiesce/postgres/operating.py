@@ -54,12 +54,11 @@ async def operating(dsn: str, *, require: bool = True, tables: Tables = OUTBOX) 
         SchemaMissing: the tables are not there. The message names the command.
     """
     connection = await open_connection(_Operator(), dsn, tables.part, _CONNECT_TIMEOUT)
-    its = inbox_schema if tables is INBOX else schema
     try:
         async with _errors_in_one_line(tables):
             if require:
                 async with short_transaction(connection, readonly=True):
-                    await its.require(connection)
+                    await (inbox_schema if tables is INBOX else schema).require(connection)
             yield connection
     finally:
         await close_connection(connection, _CONNECT_TIMEOUT)
@@ -70,7 +69,7 @@ async def _errors_in_one_line(tables: Tables) -> AsyncIterator[None]:
     try:
         yield
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        raise (inbox_schema if tables is INBOX else schema).missing(str(error)) from error
+        raise tables.missing(str(error)) from error
     except asyncpg.InsufficientPrivilegeError as error:
         advice = (
             "Takes a user who may SELECT from the inbox's tables and DELETE from them"

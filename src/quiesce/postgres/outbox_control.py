@@ -1,10 +1,10 @@
 """Which kind of store runs a table, and in which database: the first store that opens it says so."""
 
-from typing import Literal
-
 import asyncpg
 
 from quiesce.errors import SettingsError
+from quiesce.outbox.refusals import APPLY_COMMAND
+from quiesce.outbox.schema_steps import FOR_STORE, StoreKind
 from quiesce.postgres import schema
 from quiesce.postgres.driver import AnyConnection
 from quiesce.postgres.server_identity import server_identity
@@ -31,7 +31,7 @@ SELECT EXISTS (
 _CLASS = {"row": "OutboxRows", "log": "OutboxLog"}
 
 
-async def take_table(connection: AnyConnection, kind: Literal["row", "log"], name: str) -> None:
+async def take_table(connection: AnyConnection, kind: StoreKind, name: str) -> None:
     """Writes down, once, that this kind of store runs the table. Both at once would send every event twice.
 
     The log store's cursors mean something in one database only, so it writes down which one, too.
@@ -41,29 +41,46 @@ async def take_table(connection: AnyConnection, kind: Literal["row", "log"], nam
         SchemaMissing: tables, or rows that a migration brought, are gone.
     """
     try:
-        store, system_identifier = await _read(connection)
-        if store is None:
-            if kind == "log":
-                await _check_lanes(connection, name)
-            await connection.execute(_TAKE, kind)
-            store, _ = await _read(connection)
-        if store != kind:
-            takes = _CLASS.get(store or "", "another")
-            raise SettingsError(
-                f"{name}: got {_CLASS[kind]}, takes {takes}: that kind of store runs this table, and both at once "
-                "would send every event twice. To change it, stop all relays, empty the table and set "
-                "outbox_control.store to NULL"
-            )
-        if kind == "log":
-            await _check_lanes(connection, name)
-            if system_identifier is None:
-                now = await server_identity(connection)
-                await connection.execute(_RECORD, now.system_identifier, now.timeline, now.database_oid, now.table_oid)
+        system_identifier = await _take(connection, kind, name)
+        if kind == "log" and system_identifier is None:
+            now = await server_identity(connection)
+            await connection.execute(_RECORD, now.system_identifier, now.timeline, now.database_oid, now.table_oid)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         # One of the tables was dropped by hand: the version alone does not tell.
         raise schema.missing(str(error)) from error
     except asyncpg.InsufficientPrivilegeError as error:
         raise SettingsError(f"{name}: the relay's user may not read and update outbox_control: {error}") from error
+
+
+async def keep_to_store(connection: AnyConnection, kind: StoreKind, name: str) -> None:
+    """Writes down that this kind of store runs the table, before any has opened it, and leaves it the indexes that such
+    a store has a use for. Needs the tables' owner, and a transaction.
+
+    Raises:
+        SettingsError: the other kind runs it or has left its marks in it.
+        SchemaMissing: rows that a migration brought are gone.
+    """
+    await _take(connection, kind, name)
+    for statement in FOR_STORE[kind]:
+        await connection.execute(statement)
+
+
+async def _take(connection: AnyConnection, kind: StoreKind, name: str) -> int | None:
+    """Takes the table. Returns the cluster that its cursors belong to, None where none is written down."""
+    store, system_identifier = await _read(connection)
+    if kind == "log" and store in (None, kind):
+        await _check_lanes(connection, name)
+    if store is None:
+        await connection.execute(_TAKE, kind)
+        store, _ = await _read(connection)
+    if store != kind:
+        takes = _CLASS.get(store or "", "another")
+        raise SettingsError(
+            f"{name}: got {_CLASS[kind]}, takes {takes}: that kind of store runs this table, and both at once "
+            "would send every event twice. To change it, stop all relays, empty the table, set "
+            f"outbox_control.store to NULL and run: {APPLY_COMMAND} --for-store {kind}"
+        )
+    return system_identifier
 
 
 async def _check_lanes(connection: AnyConnection, name: str) -> None:

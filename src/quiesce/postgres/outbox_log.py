@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
+from quiesce.outbox.ports import Takeover
 from quiesce.postgres.claim_slots import ClaimSlots
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
@@ -31,6 +33,9 @@ _EVERY_LANE = 1.0
 
 _PATIENCE = 2.0
 """Seconds that a claim waits to be recorded for those before it in its lanes."""
+
+_TAKEOVERS_KEPT = 100
+"""Where nobody asks for them."""
 
 
 class OutboxLog:
@@ -84,6 +89,7 @@ class OutboxLog:
         self.dead_holds_key = policies.holds
         """Whether a dead letter of a topic holds its key back. The relay asks."""
         self._owned = OwnedLogs(name, self._connections, policies, max_parked, lambda: self._lanes.held)
+        self._takeovers: deque[Takeover] = deque(maxlen=_TAKEOVERS_KEPT)
         self._lanes = self._new_lanes()
         self._writer = LogWriter(
             name,
@@ -118,6 +124,7 @@ class OutboxLog:
             on_lost=lambda _: self._tending.lanes_lost(),
             busy=self._owned.busy,
             on_change=self.end_watch,
+            on_takeover=self._takeovers.append,
         )
 
     async def open(self) -> "OutboxLog":
@@ -172,6 +179,14 @@ class OutboxLog:
         lanes, self._lanes = self._lanes, self._new_lanes()
         await lanes.close(Deadline(time.monotonic() + self._statement_timeout))
 
+    def takeovers(self) -> Sequence[Takeover]:
+        """See the port."""
+        if not self._takeovers:
+            return ()
+        told = list(self._takeovers)
+        self._takeovers.clear()
+        return told
+
     @property
     def watches(self) -> bool:
         """See the port. A pooler that gives statements to sessions as it likes would lend one for good."""
@@ -184,6 +199,11 @@ class OutboxLog:
             As `claim`.
         """
         self._refuse_closed()
+        now = time.monotonic()
+        if now >= self._every_lane_at or self._tending.due(now):
+            # A claim that looks for itself, better now than with events in hand.
+            await self._watch.wait([], pause, every)
+            return True
         logs = [] if self._tending.paused else self._owned.readable(self._lanes.wants_rid_of)
         return await self._watch.wait(logs, seconds, every, pause)
 
@@ -204,9 +224,7 @@ class OutboxLog:
             raise ValueError(f"limit: got {limit}, takes 1 or more")
         self._refuse_closed()
         await self._slots.take()
-        self._number += 1
-        claim = LogClaim(self._number, self._writer.submit, self._note_end)
-        self._open.add(claim)
+        claim = self._new_claim()
         handed_over = False
         try:
             async with self._turn:
@@ -223,6 +241,35 @@ class OutboxLog:
             # An empty one has ended already, and so has one that failed on its way.
             if not handed_over:
                 claim.give_back()
+
+    def claim_at_once(self, limit: int) -> LogClaim | None:
+        """See the port. Where lanes come and go, or anything is set aside, a claim sees to it."""
+        early, now = self._watch.early, time.monotonic()
+        if (
+            early is None
+            or self._closing
+            or self._turn.locked()
+            or not self._tending.may_hand_out(now)
+            or now >= self._every_lane_at + _EVERY_LANE
+            or self._lanes.wants_rid_of
+            or any(page.log.parked.count for page in early.pages)
+            or not self._slots.take_at_once()
+        ):
+            return None
+        claim = self._new_claim()
+        try:
+            self._intake.hand_out(claim, early, limit)
+        finally:
+            self._watch.take_early()
+            if not claim.events:
+                claim.give_back()
+        return claim if claim.events else None
+
+    def _new_claim(self) -> LogClaim:
+        self._number += 1
+        claim = LogClaim(self._number, self._writer.submit, self._note_end)
+        self._open.add(claim)
+        return claim
 
     def _take_early(self) -> Pages | None:
         """What the watch has read. From time to time every lane is looked at all the same."""

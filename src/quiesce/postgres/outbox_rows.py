@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
 
 import asyncpg
 
@@ -13,19 +14,18 @@ from quiesce.lifecycle.crash_points import reach
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.lifecycle.ports import Closed
-from quiesce.outbox.event import ClaimedEvent
 from quiesce.postgres import row_statements as sql
 from quiesce.postgres import schema
+from quiesce.postgres.claim_limits import begin
 from quiesce.postgres.claim_slots import ClaimSlots
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
-from quiesce.postgres.event_rows import EventRow
 from quiesce.postgres.outbox_control import take_table
 from quiesce.postgres.relay_connections import DIED, RelayConnections
-from quiesce.postgres.row_claim import RowClaim, events_of
-from quiesce.postgres.row_floor import Floor
+from quiesce.postgres.row_claim import RowClaim
 from quiesce.postgres.row_mapping import Mapped, mapped
+from quiesce.postgres.row_reader import RowReader
 from quiesce.postgres.row_table import OutboxTable
 from quiesce.postgres.store_settings import take_numbers, take_seconds
 
@@ -33,6 +33,8 @@ logger = logging.getLogger("quiesce.postgres")
 
 # What the client waits longer than the server, so that the server's limit, which says more, comes first.
 _GRACE = 1.0
+_TIME_EVERY = 0.25
+"""Seconds between two claims that ask how long their first event has waited, at least."""
 
 
 class OutboxRows:
@@ -50,6 +52,10 @@ class OutboxRows:
     payloads exceed `max_claim_bytes`, and at 5,000; so a claim of fewer events than asked for does not mean that no
     more wait.
 
+    `dispatched`: what becomes of the rows of dispatched events. "mark" sets `dispatched_at` and leaves them to
+    retention. "delete" deletes them: an eighth of what a mark costs the database, but no history, and an event that is
+    enqueued again with the id of one that is gone is not refused.
+
     `table` is for a table that was there before; by default it works on the one that `quiesce outbox schema apply`
     makes.
     """
@@ -61,6 +67,7 @@ class OutboxRows:
         claims: int = 2,
         name: str = "outbox",
         table: OutboxTable | None = None,
+        dispatched: Literal["mark", "delete"] = "mark",
         claim_bound: float = 30.0,
         statement_timeout: float = 10.0,
         connect_timeout: float = 5.0,
@@ -70,26 +77,24 @@ class OutboxRows:
         take_seconds(
             name, claim_bound=claim_bound, statement_timeout=statement_timeout, connect_timeout=connect_timeout
         )
+        if dispatched not in ("mark", "delete"):
+            raise SettingsError(f"{name}: got dispatched {dispatched!r}, takes 'mark' or 'delete'")
         self.name = name
         self.part = Part.POOLS
         self._dsn = dsn
         self._claim_bound = claim_bound
         self._statement_timeout = statement_timeout
-        self._max_claim_bytes = max_claim_bytes
+        self._reader = RowReader(max_claim_bytes)
         self._table = table
         self._mapped: Mapped | None = None
-        self._statements = sql.statements(sql.OWN)
+        self._deletes = dispatched == "delete"
+        self._statements = self._settling(sql.statements(sql.OWN))
         self._connections = RelayConnections(dsn, name, connect_timeout)
         self._open: list[RowClaim] = []
         self._slots = ClaimSlots(name, claims, claim_bound)
         # One claim statement at a time, so that the order of claims is the order of positions within a key.
         self._turn = asyncio.Lock()
-        # Keys given back by an open claim while a claim statement runs.
-        self._left: dict[str, int] = {}
-        self._floor = Floor()
-        self._floor_of = 0
-        # Whether something may wait below the claims that are open, beside what they have.
-        self._waits_below = True
+        self._time_at = float("-inf")
 
     def __repr__(self) -> str:
         return f"<OutboxRows {self.name} {redact_dsn(self._dsn)}>"
@@ -137,7 +142,10 @@ class OutboxRows:
     async def _look(self, connection: Connection, table: OutboxTable) -> None:
         if self._mapped is None:
             self._mapped = await mapped(connection, table, self.name)
-            self._statements = self._mapped.statements
+            self._statements = self._settling(self._mapped.statements)
+
+    def _settling(self, statements: sql.RowStatements) -> sql.RowStatements:
+        return replace(statements, mark=statements.delete) if self._deletes else statements
 
     async def claim(self, limit: int) -> RowClaim:
         """See the port. Waits up to `claim_bound` seconds when `claims` claims are open."""
@@ -166,27 +174,22 @@ class OutboxRows:
 
     async def _try_claim(self, limit: int) -> RowClaim:
         connection = await self._connections.take()
-        if self._floor_of != self._connections.opened:
-            self._floor, self._floor_of = Floor(), self._connections.opened
+        self._reader.on(self._connections.opened)
         keep: Connection | None = None
         try:
             async with asyncio.timeout(self._statement_timeout + _GRACE):
                 if self._table is not None:
                     await self._look(connection, self._table)
-                begin = sql.begin(
-                    connection.get_server_version().major,
-                    statement_timeout=self._statement_timeout,
-                    claim_bound=self._claim_bound,
+                await connection.execute(
+                    begin(
+                        connection.get_server_version().major,
+                        statement_timeout=self._statement_timeout,
+                        claim_bound=self._claim_bound,
+                    )
                 )
-                await connection.execute(begin)
-                events = await self._read(connection, limit)
+                events = await self._reader.read(connection, limit, self._statements, self._mapped, self._open)
                 reach("outbox.claimed")
-                if events:
-                    self._floor.seen(events[0].position, events[-1].position)
-                survey = self._statements.survey
-                if survey and self._floor.wants_survey(time.monotonic()):
-                    for xmin, own, first in await connection.fetch(survey, self._floor.position):
-                        self._floor.surveyed(int(xmin), None if own is None else int(own), first)
+                await self._reader.survey(connection, self._statements.survey, events)
                 if not events:
                     await connection.execute("ROLLBACK")
             if self._connections.closed:
@@ -213,46 +216,21 @@ class OutboxRows:
             timeout=self._statement_timeout + _GRACE,
             left=self._note_left,
             ended=self._note_end,
+            timed=self._is_time(),
         )
         self._open.append(claim)
         return claim
 
-    async def _read(self, connection: Connection, limit: int) -> list[ClaimedEvent]:
-        """Takes up to `limit` events: above the claims that are open, as long as nothing waits below; see
-        `row_statements`."""
-        bottom = floor = self._floor.position
-        if self._statements.survey:
-            bottom = self._floor.begin(time.monotonic())
-        begin = bottom
-        if self._open and bottom == floor and not self._waits_below:
-            begin = max(bottom, 1 + max(claim.top for claim in self._open))
-        while True:
-            in_flight = sql.multirange(claim.in_flight for claim in self._open)
-            self._left = {}
-            rows: Sequence[Any] = await connection.fetch(
-                self._statements.claim,
-                min(limit, sql.MAX_PAGE),
-                in_flight,
-                self._max_claim_bytes,
-                bottom,
-                begin,
-                record_class=EventRow,
-            )
-            if self._mapped is not None:
-                rows = await self._mapped.read(connection, rows)
-            events, held = events_of(rows, self._left)
-            # Where not all came that was asked for, nothing may be there above; then it looks below.
-            self._waits_below = bool(held) or len(events) < limit
-            if events or begin == bottom:
-                return events
-            begin = bottom
+    def _is_time(self) -> bool:
+        """Whether a claim asks how long its first event has waited, which is an exchange more."""
+        now = time.monotonic()
+        if now < self._time_at:
+            return False
+        self._time_at = now + _TIME_EVERY
+        return True
 
     def _note_left(self, first: Mapping[str, int]) -> None:
-        self._waits_below = True
-        for claim in self._open:
-            claim.distrust(first)
-        for key, position in first.items():
-            self._left[key] = min(position, self._left.get(key, position))
+        self._reader.left(first, self._open)
 
     def _note_end(self, claim: RowClaim, usable: Connection | None) -> None:
         self._open.remove(claim)

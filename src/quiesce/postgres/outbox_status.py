@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
+
+from quiesce.outbox.schema_steps import StoreKind
 from quiesce.postgres import waiting as sql
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.log_statements import array
 from quiesce.postgres.operating import TIMEOUT, short_transaction
 from quiesce.postgres.pausing import Paused, paused
 
@@ -43,7 +47,7 @@ class OutboxStatus:
 
     at: datetime
     """Of the database's clock."""
-    store: sql.StoreKind | None
+    store: StoreKind | None
     paused: Paused | None
     waiting: Count
     oldest: float | None
@@ -117,19 +121,29 @@ async def _count_rows(connection: AnyConnection, count_to: int, highest: int) ->
 
 
 async def _count_lanes(connection: AnyConnection, count_to: int, highest: int) -> tuple[list[Lane], datetime | None]:
-    rows = {row["lane"]: row for row in await connection.fetch(_LANES)}
-    each = max(1, count_to // max(1, len(rows)))
+    rows = await connection.fetch(_LANES)
+    counted: dict[int, asyncpg.Record] = {}
+    each, more = 0, [row["lane"] for row in rows]
+    while more:
+        # What lanes with few events leave over goes to those with many, so that a hot one is counted as well.
+        share = (count_to - sum(row["events"] for row in counted.values())) // len(more)
+        if counted and share <= 0:
+            break
+        each += max(1, share)
+        counted.update((row["lane"], row) for row in await connection.fetch(sql.LOG_COUNT, each + 1, array(more)))
+        more = [lane for lane in more if counted[lane]["events"] > each]
     lanes: list[Lane] = []
-    oldest: list[datetime] = []
-    for row in await connection.fetch(sql.LOG_COUNT, each + 1):
-        of = rows[row["lane"]]
-        waiting = _extended(row["events"], each, row["lowest"] - 1, row["highest"], highest)
+    for row in rows:
+        found = counted[row["lane"]]
+        waiting = Count(found["events"])
+        if row["lane"] in more:
+            # Late events stand anywhere: nothing follows from them for the rest.
+            new = _extended(found["events"] - found["late"], each, found["lowest"] - 1, found["highest"], highest)
+            waiting = Count(new.events + found["late"], exact=False)
         lanes.append(
-            Lane(of["lane"], of["owner"], of["epoch"], of["owned_at"], of["moved_at"], of["dispatched"], waiting)
+            Lane(row["lane"], row["owner"], row["epoch"], row["owned_at"], row["moved_at"], row["dispatched"], waiting)
         )
-        if row["oldest"] is not None:
-            oldest.append(row["oldest"])
-    return lanes, min(oldest, default=None)
+    return lanes, min((found["oldest"] for found in counted.values() if found["oldest"] is not None), default=None)
 
 
 async def _count_dispatched(connection: AnyConnection, count_to: int, others: int) -> Count:

@@ -27,6 +27,7 @@ class Peeked:
     attempts: int | None
     next_at: datetime | None
     parked_at: datetime | None
+    """Since when it is set aside."""
     reason: str | None
     payload: bytes | None
     headers: str | None
@@ -46,7 +47,7 @@ def peeked(row: Any) -> Peeked:
         row["size"],
         row["attempts"],
         row["next_at"],
-        row.get("parked_at"),
+        row["parked_at"],
         row["reason"],
         row["payload"],
         row["headers"],

@@ -1,29 +1,27 @@
 """One claim of the row store: a transaction that holds the locks on its events until it ends."""
 
 import asyncio
-import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from quiesce.errors import ClaimLost, Unavailable
 from quiesce.lifecycle.crash_points import reach
-from quiesce.outbox.answers import all_dispatched
 from quiesce.outbox.event import ClaimedEvent
-from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
+from quiesce.outbox.outcome import Dead, Outcome, Retry
 from quiesce.outbox.ports import Settled
-from quiesce.postgres import row_statements as sql
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.event_rows import HEADERS, EventRow, plain
+from quiesce.postgres.row_outcomes import RowOutcomes, as_json
+from quiesce.postgres.row_positions import array, ranges
 from quiesce.postgres.row_statements import RowStatements
 
 _ID, _KEY = 1, 2
 """Places of columns in a row of the claim statement."""
-
-_REASON_LENGTH = 2000
-_LONGEST_WAIT = 365 * 24 * 3600.0
 
 Ended = Callable[["RowClaim", Connection | None], None]
 Left = Callable[[Mapping[str, int]], None]
@@ -75,12 +73,13 @@ class RowClaim:
         timeout: float,
         left: Left,
         ended: Ended,
+        timed: bool = False,
     ) -> None:
         """`connection` is None for a claim without events, which has ended already.
 
-        `timeout` bounds every exchange with the server, in seconds. `left` is called with the keys, and the first
-        position of each, that become free without having been published, before they do. `ended` is called once,
-        with the connection if it can be used again.
+        `timed`: it asks how long its first event has waited. `timeout` bounds every exchange with the server, in
+        seconds. `left` is called with the keys, and the first position of each, that become free without having been
+        published, before they do. `ended` is called once, with the connection if it can be used again.
         """
         self._events = events
         self._connection = connection
@@ -88,6 +87,8 @@ class RowClaim:
         self._timeout = timeout
         self._left = left
         self._ended = ended
+        self._timed = timed
+        self._written_at: float | None = None
         self._positions = [event.position for event in events]
         self._in_order = self._positions
         self._in_flight: str | None = None
@@ -107,7 +108,7 @@ class RowClaim:
             if self._events:
                 raise ClaimLost("the claim has ended already")
             return Settled()
-        settling = _Outcomes(self._events, self._positions, outcomes)
+        settling = RowOutcomes(self._events, self._positions, outcomes)
         if settling.free:
             self._give_up(settling.free)
         if connection.is_closed():
@@ -122,6 +123,8 @@ class RowClaim:
         finally:
             self._end(connection, usable)
         reach("outbox.settled")
+        if self._written_at is not None:
+            return replace(settling.counted, waited=max(0.0, time.monotonic() - self._written_at))
         return settling.counted
 
     async def release(self) -> None:
@@ -160,9 +163,9 @@ class RowClaim:
 
     @property
     def in_flight(self) -> str:
-        """Positions on which a later claim may count, as `sql.ranges`: they are published before it, in order."""
+        """Positions on which a later claim may count, as `ranges`: they are published before it, in order."""
         if self._in_flight is None:
-            self._in_flight = sql.ranges(self._in_order)
+            self._in_flight = ranges(self._in_order)
         return self._in_flight
 
     @property
@@ -170,19 +173,28 @@ class RowClaim:
         """The highest position it has; 0 without events."""
         return self._positions[-1] if self._positions else 0
 
-    async def _record(self, connection: Connection, settling: "_Outcomes") -> None:
+    async def _record(self, connection: Connection, settling: "RowOutcomes") -> None:
         try:
             async with asyncio.timeout(self._timeout):
                 if settling.dispatched:
+                    await self._time(connection, settling.dispatched[0])
                     await _expect(connection, self._statements.mark, settling.dispatched)
                 if settling.dead and self._statements.bury is not None:
                     await _expect(connection, self._statements.bury, [event.position for event, _ in settling.dead])
                 parked: list[tuple[ClaimedEvent, Retry | Dead]] = [*settling.dead, *settling.retry]
                 if parked:
-                    await connection.execute(self._statements.park, _as_json(parked))
+                    await connection.execute(self._statements.park, as_json(parked))
         except CONNECTION_LOST as error:
             # COMMIT was not sent, so the server rolls back whatever it got.
             raise ClaimLost(f"the claim was lost before its outcomes were recorded: {_told(error)}") from error
+
+    async def _time(self, connection: Connection, position: int) -> None:
+        """When the transaction of this event began, by our monotonic clock: asked of the database, whose clock wrote
+        it."""
+        if self._timed and self._statements.age is not None:
+            now = time.monotonic()
+            age = await connection.fetchval(self._statements.age, position)
+            self._written_at = None if age is None else now - age
 
     async def _commit(self, connection: Connection) -> None:
         try:
@@ -207,55 +219,8 @@ class RowClaim:
         self._ended(self, usable)
 
 
-class _Outcomes:
-    """The events of a claim, sorted by what became of them. `free` are those to be claimed again."""
-
-    def __init__(self, events: list[ClaimedEvent], positions: list[int], outcomes: Mapping[UUID, Outcome]) -> None:
-        self.dispatched: list[int] = []
-        self.retry: list[tuple[ClaimedEvent, Retry]] = []
-        self.dead: list[tuple[ClaimedEvent, Dead]] = []
-        self.free: list[ClaimedEvent] = []
-        if all_dispatched(outcomes, events):
-            # Nearly always: nothing is asked of each.
-            self.dispatched, events = positions, []
-        for event in events:
-            match outcomes.get(event.id):
-                case Dispatched():
-                    self.dispatched.append(event.position)
-                case Retry() as retry:
-                    self.retry.append((event, retry))
-                    self.free.append(event)
-                case Dead() as dead:
-                    self.dead.append((event, dead))
-                case None:
-                    self.free.append(event)
-        released = len(self.free) - len(self.retry)
-        self.counted = Settled(len(self.dispatched), len(self.retry), len(self.dead), released)
-
-
-def _as_json(parked: Sequence[tuple[ClaimedEvent, Retry | Dead]]) -> str:
-    return json.dumps(
-        [
-            {
-                "event_id": str(event.id),
-                "position": event.position,
-                "key": event.aggregate_id,
-                # PostgreSQL cannot store NUL, and a reason may quote anything.
-                "reason": outcome.reason.replace("\0", "")[:_REASON_LENGTH],
-                "wait": _within_reason(outcome.wait) if isinstance(outcome, Retry) else None,
-                "counts": int(outcome.counts) if isinstance(outcome, Retry) else 1,
-            }
-            for event, outcome in parked
-        ]
-    )
-
-
-def _within_reason(wait: float) -> float:
-    return min(wait, _LONGEST_WAIT) if wait > 0 else 0.0
-
-
 async def _expect(connection: Connection, statement: str, positions: list[int]) -> None:
-    told = await connection.execute(statement, sql.array(positions))
+    told = await connection.execute(statement, array(positions))
     changed = int(told.rpartition(" ")[2])
     if changed != len(positions):
         # The rows are locked by this very transaction, so somebody has gone round the lock.

@@ -100,8 +100,13 @@ class Look:
             payload=self._payload(),
             headers="NULL::jsonb" if table.headers is None else _HEADERS.format(f"e.{quoted(table.headers)}"),
             dispatched_at=quoted(table.dispatched_at),
+            created_at=f"e.{quoted(table.created_at)}" if self._has_zone("created_at") else None,
             dead_at=None if table.dead_at is None else quoted(table.dead_at),
         )
+
+    def _has_zone(self, part: str) -> bool:
+        """Without one nobody knows how long ago a time was."""
+        return self.type_of(part) == _TIMES[0]
 
     def is_unique(self, name: str) -> bool:
         """Whether no two rows, at least of those that wait, share it."""

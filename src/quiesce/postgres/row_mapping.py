@@ -13,7 +13,8 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from quiesce.errors import SettingsError
 from quiesce.postgres.driver import AnyConnection
 from quiesce.postgres.row_look import PREPARE, Look
-from quiesce.postgres.row_statements import RowStatements, array, statements
+from quiesce.postgres.row_positions import array
+from quiesce.postgres.row_statements import RowStatements, statements
 from quiesce.postgres.row_table import OutboxTable
 
 _TABLE = """

@@ -2,10 +2,11 @@
 
 **Claim.** One statement, one snapshot S. `taken` locks up to a page of waiting events in the order of `position`,
 passing over those that somebody else has locked. An event of `taken` may be published only if no earlier event of
-its key is still to be published by somebody else. `skipped` finds those earlier events: it walks the same range of
-the same index, without locking, and keeps what waits in S, stands below the top of the page, and is neither in
-`taken` nor in one of this store's own open claims (`$2`; this store publishes its claims in the order in which it
-made them). The caller drops the events of a skipped key from the skipped position on. Their locks fall with the claim.
+its key is still to be published by somebody else. `skipped` finds those earlier events: what waits in S, stands below
+the top of the page, and is neither in `taken` nor in one of this store's own open claims (`$2`; this store publishes
+its claims in the order in which it made them). It walks the same index, without locking: below the page only the gaps
+that those claims leave, and within it only if a position is missing there. The caller drops the events of a skipped
+key from the skipped position on. Their locks fall with the claim.
 
 **Where it begins.** Nothing waits below `$4`; see `row_floor.py`. `skipped` begins there. `taken` begins at `$5`, which
 may be higher: above the claims that this store has open. To try the lock of each of their events once more, claim after
@@ -47,42 +48,13 @@ has committed it.
 **Plans.** The index on waiting events delivers the order, so a page costs a page, whatever the statistics say about a
 table whose content turns over all day. The settings of `begin` keep the planner from believing otherwise, and spare it
 from planning each page anew. A plan for any `$1` takes the page for a tenth of the backlog and would make hash tables
-of that size, for every claim; hence the second, constant limit.
+of that size, for every claim; hence the second, constant limit. OFFSET 0 keeps the walks through the gaps from becoming
+a join that walks all of the index.
 """
 
 # ruff: noqa: S608 - what is put in are names that `row_table.quoted` has quoted, and words of our own
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-
-
-def array(numbers: Iterable[int]) -> str:
-    """A bigint[] as text, which is how the statements take it: for an array asyncpg has to ask the server for its type,
-    once a connection, in a query that takes longer than a claim."""
-    return f"{{{','.join(map(str, numbers))}}}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as the ranges of an int8multirange, without its braces. A backlog is few ranges."""
-    if not numbers:
-        return ""
-    first, last = numbers[0], numbers[-1]
-    if last - first == len(numbers) - 1:
-        return f"[{first},{last}]"
-    found: list[str] = []
-    begin = end = first
-    for number in numbers:
-        if number > end + 1:
-            found.append(f"[{begin},{end}]")
-            begin = number
-        end = number
-    found.append(f"[{begin},{end}]")
-    return ",".join(found)
-
-
-def multirange(parts: Iterable[str]) -> str:
-    """The parts, as `ranges` makes them, in one int8multirange as text."""
-    return f"{{{','.join(part for part in parts if part)}}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +72,8 @@ class RowColumns:
     headers: str
     """A jsonb object whose values are text."""
     dispatched_at: str
+    created_at: str | None = None
+    """A time of the database's clock. None: there is none for sure."""
     dead_at: str | None = None
     """None: dead letters are known by their letters alone."""
     paused: str | None = None
@@ -119,6 +93,7 @@ OWN = RowColumns(
     payload="e.payload",
     headers="e.headers",
     dispatched_at="dispatched_at",
+    created_at="e.created_at",
     dead_at="dead_at",
     paused="coalesce((SELECT paused_at IS NOT NULL FROM outbox_control), false)",
     floor=True,
@@ -139,11 +114,15 @@ class RowStatements:
     buried: str | None
     """Which of these positions have died. None where the event itself says so."""
     mark: str
+    delete: str
+    """In place of a mark, where no history is wanted."""
     bury: str | None
     """None where the letter in `outbox_parked` is all."""
     park: str
     """`$1` is a JSON array of objects. `wait` is null for a dead letter; `counts` is 0 for a retry that is no
     attempt."""
+    age: str | None = None
+    """How many seconds ago an event that waits was created, by its position. None where nobody can say."""
 
 
 @cache
@@ -153,18 +132,29 @@ def statements(of: RowColumns) -> RowStatements:
     not_buried = (
         "" if of.dead_at else f"AND {of.position} NOT IN (SELECT position FROM {of.parked} WHERE state = 'dead')"
     )
+    over = f"""
+WITH over AS (
+    DELETE FROM {of.parked} WHERE state = 'retry' AND position = ANY ($1::text::bigint[])
+)""".strip()
     return RowStatements(
         claim=_claim(of, waits, not_buried),
         survey=_survey(of, waits) if of.floor else None,
         buried=None
         if of.dead_at
         else f"SELECT position FROM {of.parked} WHERE state = 'dead' AND position = ANY ($1::text::bigint[])",
+        age=of.created_at
+        and f"""
+SELECT extract(epoch FROM clock_timestamp() - {of.created_at})::float8 FROM {of.table} AS e
+WHERE {of.position} = $1 AND {waits}
+""",
         mark=f"""
-WITH over AS (
-    DELETE FROM {of.parked} WHERE state = 'retry' AND position = ANY ($1::text::bigint[])
-)
+{over}
 UPDATE {of.table} AS e SET {of.dispatched_at} = statement_timestamp()
 WHERE {of.position} = ANY ($1::text::bigint[]) AND {waits}
+""",
+        delete=f"""
+{over}
+DELETE FROM {of.table} AS e WHERE {of.position} = ANY ($1::text::bigint[]) AND {waits}
 """,
         bury=of.dead_at
         and f"""
@@ -203,13 +193,28 @@ WITH retries AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS page LIMIT {MAX_PAGE}
 ), skipped AS (
-    SELECT {of.key} AS aggregate_id, {of.position} AS position
+    SELECT e.aggregate_id, e.position
+    FROM unnest(int8multirange(int8range($4, $5)) - $2::text::int8multirange) AS gap
+    CROSS JOIN LATERAL (
+        SELECT {of.key} AS aggregate_id, {of.position} AS position
+        FROM {of.table} AS e
+        WHERE {waits}
+            AND {of.position} >= lower(gap) AND {of.position} < upper(gap)
+            AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
+            {not_buried}
+        OFFSET 0
+    ) AS e
+    UNION ALL
+    SELECT {of.key}, {of.position}
     FROM {of.table} AS e
     WHERE {waits}
-        AND {of.position} >= $4
-        AND {of.position} < (SELECT max(position) FROM taken)
+        AND {of.position} >= $5
+        AND {of.position} < (
+            SELECT CASE WHEN max(position) - min(position) = count(*) - 1 THEN min(position) ELSE max(position) END
+            FROM taken
+        )
         AND NOT $2::text::int8multirange @> {of.position}::bigint
-        AND ({of.position} < $5 OR {of.position} NOT IN (SELECT position FROM taken))
+        AND {of.position} NOT IN (SELECT position FROM taken)
         AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
         {not_buried}
 )
@@ -239,32 +244,3 @@ SELECT pg_snapshot_xmin(snapshot)::text AS xmin, pg_current_xact_id_if_assigned(
 ) AS first
 FROM pg_current_snapshot() AS snapshot
 """
-
-
-@cache
-def begin(server_major: int, *, statement_timeout: float, claim_bound: float) -> str:
-    """Opens a claim's transaction, with its limits. Seconds.
-
-    They are SET LOCAL, so that they hold behind a pooler that hands the session to somebody else between
-    transactions. `claim_bound` is enforced by the server, so that a relay that hangs lets go of its rows.
-    """
-    statement = max(1, round(statement_timeout * 1000))
-    claim = max(1, round(claim_bound * 1000))
-    limits = {
-        "statement_timeout": statement,
-        "idle_in_transaction_session_timeout": claim,
-        # The statements walk an index in its order. The planner may think little of that while its statistics are
-        # old, and a plan that is made anew for every page costs a quarter of a small claim.
-        "enable_seqscan": "off",
-        "enable_bitmapscan": "off",
-        "enable_sort": "off",
-        "jit": "off",
-        "plan_cache_mode": "force_generic_plan",
-        # NOT IN asks a hash table as long as the planner believes that it fits into memory. Where it does not, a
-        # claim would go through all pending retries for every event.
-        "hash_mem_multiplier": "64",
-    }
-    if server_major >= 17:
-        limits["transaction_timeout"] = claim
-    settings = "; ".join(f"SET LOCAL {name} = {value}" for name, value in limits.items())
-    return f"BEGIN ISOLATION LEVEL READ COMMITTED; {settings}"

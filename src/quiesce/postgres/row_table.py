@@ -21,8 +21,9 @@ class OutboxTable:
     rising order; it may be the same column as `id`. No time will do: two transactions that exclude each other may
     begin in one order and write in the other. `aggregate_id`: the Kafka key. `topic`, `type`: columns, or a
     `Constant`. `payload`: bytea, text, json or jsonb. `headers`: jsonb, an object. `created_at` makes the ids of
-    events with a number as their id unmistakable. `dispatched_at`: a time, empty while the event waits. `dead_at`: the
-    same for dead letters; without it a claim asks `parked`, once more.
+    events with a number as their id unmistakable, and as timestamptz tells how long events waited. `dispatched_at`: a
+    time, empty while the event waits. `dead_at`: the same for dead letters; without it a claim asks `parked`, once
+    more.
 
     `schema` None: the first one of the `search_path` that has the table. `parked` is a table of our own beside it, by
     default `<name>_parked`.

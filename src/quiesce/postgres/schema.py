@@ -1,7 +1,6 @@
 """The outbox's tables, brought to this package's version through asyncpg."""
 
 from quiesce.errors import SchemaMissing
-from quiesce.outbox.refusals import APPLY_COMMAND, schema_missing
 from quiesce.outbox.schema_steps import OUTBOX, Migration, latest_version, migrations, show
 from quiesce.postgres import migrating
 from quiesce.postgres.driver import AnyConnection
@@ -18,6 +17,9 @@ __all__ = [
     "require",
     "show",
 ]
+
+missing = OUTBOX.missing
+"""The error to raise when a table or a column is not there."""
 
 
 async def applied_version(connection: AnyConnection) -> int:
@@ -60,11 +62,7 @@ async def require(connection: AnyConnection) -> None:
     if (told := await migrating.foreign(connection, OUTBOX)) is not None:
         raise SchemaMissing(
             f"{told}. Relays publish such a table by `OutboxTable`; `quiesce outbox` and the log store know their own "
-            f"tables only, which may be in another schema: add ?search_path= to the DSN, then run: {APPLY_COMMAND}"
+            "tables only, which may be in another schema: add ?search_path= to the DSN, then run: "
+            f"{OUTBOX.apply_command}"
         )
     raise missing(detail or await mapped_tables(connection))
-
-
-def missing(detail: str = "") -> SchemaMissing:
-    """The error to raise when a table or a column is not there."""
-    return schema_missing(detail)

@@ -2,7 +2,7 @@
 
 Nothing is written down twice: the migrations are run in a schema of their own, in a transaction that is rolled back,
 and both are described by the same queries. What the user added (an index, a column that may stay empty) is no
-difference.
+difference, nor is an index that is missing where the kind of store that runs the tables has no use for it.
 """
 
 import re
@@ -12,13 +12,13 @@ from typing import Any
 
 import asyncpg
 
-from quiesce.errors import SchemaMissing, SettingsError
-from quiesce.inbox.schema_steps import INBOX
+from quiesce.errors import SettingsError
 from quiesce.migrations import Tables
-from quiesce.outbox.schema_steps import OUTBOX
-from quiesce.postgres import inbox_schema, migrating, schema
+from quiesce.outbox.schema_steps import NOT_FOR, OUTBOX
+from quiesce.postgres import migrating
 from quiesce.postgres.driver import AnyConnection
 from quiesce.postgres.operating import short_transaction
+from quiesce.postgres.waiting import recorded_store
 
 _COLUMNS = """
 SELECT format('column %s.%s', c.relname, a.attname) AS name, concat_ws(' ',
@@ -55,7 +55,10 @@ WHERE c.relnamespace = $1::text::regnamespace AND c.relname = ANY ($2) AND k.con
 """
 _INDEXES = """
 SELECT format('index %s', i.relname) AS name, concat_ws(' ',
-    regexp_replace(pg_get_indexdef(i.oid), '^CREATE (UNIQUE )?INDEX \\S+ ON ', '\\1'),
+    regexp_replace(
+        regexp_replace(pg_get_indexdef(i.oid), '^CREATE (UNIQUE )?INDEX \\S+ ON ', '\\1'),
+        ' WITH \\(fillfactor=[^)]*\\)', ''
+    ),
     CASE WHEN NOT x.indisvalid THEN '(INVALID)' END
 ) AS is, x.indisunique AND x.indislive AS blocks
 FROM pg_index AS x JOIN pg_class AS i ON i.oid = x.indexrelid JOIN pg_class AS c ON c.oid = x.indrelid
@@ -92,13 +95,15 @@ async def differences(connection: AnyConnection, tables: Tables = OUTBOX) -> lis
     """
     found = await connection.fetchval("SELECT to_regclass($1)::oid", tables.main)
     if found is None:
-        raise _missing(tables)
+        raise tables.missing()
     if (foreign := await migrating.foreign(connection, tables)) is not None:
         return [foreign]
     place: str = await connection.fetchval(_WHERE, found)
     told = await _versions(connection, tables)
     actual = await _describe(connection, tables, place)
     expected = await _expected(connection, tables)
+    if "column outbox_control.store" in actual and (store := await recorded_store(connection)) is not None:
+        expected = {name: part for name, part in expected.items() if name != f"index {NOT_FOR[store]}"}
     # Of a table that is missing, that is all there is to say.
     missing = {table for table in tables.names if f"table {table}" not in actual}
     of_missing = re.compile(rf"\b({'|'.join(missing)})\b") if missing else None
@@ -126,10 +131,6 @@ def _differs(name: str, there: str, should: str) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
-
-
-def _missing(tables: Tables) -> SchemaMissing:
-    return inbox_schema.missing() if tables is INBOX else schema.missing()
 
 
 async def _versions(connection: AnyConnection, tables: Tables) -> list[str]:

@@ -11,11 +11,9 @@ planner with the choice would walk it up to `last`.
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
+from quiesce.outbox.schema_steps import StoreKind
 from quiesce.postgres.driver import AnyConnection
-
-StoreKind = Literal["row", "log"]
 
 _STORE = "SELECT store FROM outbox_control"
 _HAS_CURSORS = "SELECT EXISTS (SELECT FROM outbox_lane WHERE last > 0 OR moved_at IS NOT NULL)"
@@ -71,7 +69,7 @@ def _late(also: str, most: str, among: str) -> str:
 
 
 LOG_COUNT = f"""
-SELECT l.lane, new.events + late.events AS events, least(new.oldest, late.oldest) AS oldest, new.capped,
+SELECT l.lane, new.events + late.events AS events, late.events AS late, least(new.oldest, late.oldest) AS oldest,
     new.lowest, new.highest
 FROM outbox_lane AS l
 CROSS JOIN LATERAL (
@@ -85,9 +83,9 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS events, min(created_at) AS oldest FROM ({_late("NOT new.capped", "$1", "ALL")}) AS late
 ) AS late
-ORDER BY l.lane
+WHERE l.lane = ANY ($2::text::smallint[])
 """  # noqa: S608 - pieces of our own
-"""Counts up to `$1` new events of each lane, and the late ones of lanes that have fewer."""
+"""Counts up to `$1` new events of each of the lanes `$2`, and the late ones of those that have fewer."""
 
 PARKED_COUNT = "SELECT state, count(*) AS events FROM outbox_parked GROUP BY state"
 
@@ -109,7 +107,7 @@ _MATCHES = """($1::text IS NULL OR e.aggregate_id = $1) AND ($2::text IS NULL OR
     AND ($3::smallint IS NULL OR e.lane = $3) AND ($1::text IS NULL OR e.lane = outbox_lane($1))"""
 
 ROW_PEEK = f"""
-SELECT {_SHOWN}, coalesce(p.state, 'waiting') AS state, p.attempts, p.next_at, p.reason
+SELECT {_SHOWN}, coalesce(p.state, 'waiting') AS state, p.attempts, p.next_at, p.created_at AS parked_at, p.reason
 FROM outbox_event AS e LEFT JOIN outbox_parked AS p ON p.event_id = e.id
 WHERE e.dispatched_at IS NULL AND e.dead_at IS NULL AND {_MATCHES}
 ORDER BY e.position LIMIT $4
@@ -117,8 +115,9 @@ ORDER BY e.position LIMIT $4
 """The first `$4` events that wait. `$1` is a key, `$2` a topic, `$3` a lane; each may be null. `$5`: with payloads."""
 
 LOG_PEEK = f"""
-SELECT {_SHOWN}, e.state, e.attempts, e.next_at, e.reason FROM (
-    SELECT unread.*, 'waiting' AS state, NULL::integer AS attempts, NULL::timestamptz AS next_at, NULL::text AS reason
+SELECT {_SHOWN}, e.state, e.attempts, e.next_at, e.parked_at, e.reason FROM (
+    SELECT unread.*, 'waiting' AS state, NULL::integer AS attempts, NULL::timestamptz AS next_at,
+        NULL::timestamptz AS parked_at, NULL::text AS reason
     FROM outbox_lane AS l
     CROSS JOIN LATERAL (
         (
@@ -132,7 +131,7 @@ SELECT {_SHOWN}, e.state, e.attempts, e.next_at, e.reason FROM (
     ) AS unread
     WHERE ($3::smallint IS NULL OR l.lane = $3) AND ($1::text IS NULL OR l.lane = outbox_lane($1))
     UNION ALL
-    SELECT e.*, p.state, p.attempts, p.next_at, p.reason
+    SELECT e.*, p.state, p.attempts, p.next_at, p.created_at, p.reason
     FROM outbox_parked AS p JOIN outbox_event AS e ON e.id = p.event_id
     WHERE p.state IN ('retry', 'held') AND {_MATCHES}
 ) AS e

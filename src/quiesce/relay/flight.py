@@ -13,7 +13,7 @@ from quiesce.outbox.answers import all_dispatched, seconds_of
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled
 from quiesce.outbox.outcome import Outcome
-from quiesce.outbox.ports import Claim, Publisher
+from quiesce.outbox.ports import AddsToCalls, Claim, GrowingClaim, Publisher
 from quiesce.relay import points
 from quiesce.relay.held_keys import HeldKeys, first_places
 from quiesce.relay.settings import RelaySettings
@@ -31,6 +31,9 @@ class Control(Protocol):
 
     @property
     def publisher(self) -> Publisher: ...
+
+    @property
+    def adds(self) -> AddsToCalls | None: ...
 
     @property
     def held(self) -> HeldKeys: ...
@@ -62,13 +65,19 @@ class Flight:
     answer is missing, it waits until the producer has been discarded as a whole.
     """
 
-    def __init__(self, claim: Claim, iteration: ExitStack, claimed_at: float, control: Control) -> None:
+    def __init__(
+        self, claim: Claim, iteration: ExitStack, claimed_at: float, control: Control, growing: GrowingClaim | None
+    ) -> None:
+        """`growing`: the claim once more, if it can take in others."""
         self.claim = claim
         self.size = len(claim.events)
         self.unanswered = 0
         """Events handed over that the broker has not answered for."""
         self.waiting_since: float | None = None
         """When it was handed over, while answers are missing."""
+        self._growing = growing
+        self._handed_over = 0
+        self._handed_over_at = 0.0
         self._iteration = iteration
         self._claimed_at = claimed_at
         self._control = control
@@ -87,6 +96,22 @@ class Flight:
         except Exception as error:  # noqa: BLE001 - the loop that waits for us logs it
             if error is not self._failure:
                 self._control.failed(error)
+
+    def grow(self, later: GrowingClaim) -> bool:
+        """Takes along what was claimed right behind it, while it waits for answers. Whether it could."""
+        growing, adds = self._growing, self._control.adds
+        if growing is None or adds is None or self.waiting_since is None:
+            return False
+        events = growing.events
+        if not adds.takes(events, later.events):
+            return False
+        known = len(events)
+        growing.absorb(later)
+        reach(points.CLAIMED)
+        self.size = len(events)
+        self.unanswered += self.size - known
+        adds.add(events, known)
+        return True
 
     async def _carry(self) -> None:
         reach(points.CLAIMED)
@@ -111,20 +136,20 @@ class Flight:
             raise self._failure
 
     async def _hand_over(self, events: Sequence[ClaimedEvent]) -> None:
-        began = self._control.now()
         answers = await self._publish(events)
         settings = self._control.settings
         verdicts = judge(events, answers, settings.retry, settings.dead_holds_key)
-        published = seconds_of(answers)
+        # Of those that it began with: what it took along later was answered later.
+        began, published = self._handed_over_at, seconds_of(answers)
         if published is None:
             published = self._control.now() - began
         if verdicts.dispatched and not verdicts.unanswered:
-            self._control.measured(verdicts.dispatched, began, began + published)
+            self._control.measured(min(verdicts.dispatched, self._handed_over), began, began + published)
         if events and not verdicts.unanswered:
             reach(points.PUBLISHED)
         self._control.held.refused(verdicts.refused)
         try:
-            await self._settle(verdicts, published)
+            await self._settle(verdicts, published, began + published)
         finally:
             self._control.held.recorded(verdicts.refused)
 
@@ -133,8 +158,8 @@ class Flight:
         if not events:
             return {}
         answers: Mapping[UUID, Outcome] = {}
-        self.unanswered = len(events)
-        self.waiting_since = self._control.now()
+        self.unanswered = self._handed_over = len(events)
+        self.waiting_since = self._handed_over_at = self._control.now()
         try:
             # Not bounded here: the loop watches all flights together and discards the producer.
             answers = await self._control.publisher.publish(events)
@@ -162,7 +187,7 @@ class Flight:
         self._failure = failure
         self._control.failed(failure)
 
-    async def _settle(self, verdicts: Verdicts, publish_seconds: float) -> None:
+    async def _settle(self, verdicts: Verdicts, publish_seconds: float, answered_at: float) -> None:
         if not verdicts.outcomes:
             await self.free(self._control.settings.store_bound)
             return
@@ -182,6 +207,7 @@ class Flight:
             self._control.unmarked(verdicts.dispatched, "of an unexpected error")
             raise
         reach(points.SETTLED)
+        now = self._control.now()
         self._control.settled(
             ClaimSettled(
                 relay=self._control.settings.name,
@@ -191,7 +217,8 @@ class Flight:
                 released=settled.released,
                 refused=verdicts.reasons,
                 publish_seconds=publish_seconds,
-                seconds=self._control.now() - self._claimed_at,
+                seconds=now - self._claimed_at,
+                waited_seconds=None if settled.waited is None else max(0.0, settled.waited - (now - answered_at)),
             )
         )
 

@@ -7,8 +7,8 @@ from math import inf
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Stop
-from quiesce.outbox.events import ClaimSettled, InFlightChanged, ProducerDiscarded
-from quiesce.outbox.ports import Claim, Publisher
+from quiesce.outbox.events import ClaimSettled, InFlightChanged, MarksMissing, ProducerDiscarded
+from quiesce.outbox.ports import AddsToCalls, AnswersLate, Claim, GrowingClaim, Publisher
 from quiesce.relay.flight import Flight
 from quiesce.relay.held_keys import HeldKeys
 from quiesce.relay.patience import GivingUp, stalled_at
@@ -34,6 +34,9 @@ class Flights:
     ) -> None:
         self.settings = settings
         self.publisher = publisher
+        self.adds = publisher if isinstance(publisher, AddsToCalls) else None
+        self._answers_late = publisher if isinstance(publisher, AnswersLate) else None
+        self._late = False
         self.held = HeldKeys()
         self.broken = False
         """Answers are missing for good, or a claim failed: nothing more may be handed over before the producer
@@ -47,7 +50,9 @@ class Flights:
         self._sizing = Sizing(settings.max_in_flight, self._within)
         self._answered_at = -inf
         self._told_limit = settings.max_in_flight
+        self._task_name = f"{settings.name}: claim"
         self._tasks: dict[asyncio.Task[None], Flight] = {}
+        self._last: Flight | None = None
         self._discarded = asyncio.Event()
         self._failures: list[Exception] = []
         self._told_soon = False
@@ -66,14 +71,33 @@ class Flights:
     def events(self) -> int:
         return sum(flight.size for flight in self._tasks.values())
 
-    def launch(self, claim: Claim, iteration: ExitStack, claimed_at: float) -> None:
-        """Takes over a claim and its iteration; both are ended by the flight."""
-        flight = Flight(claim, iteration, claimed_at, self)
-        task = asyncio.get_running_loop().create_task(flight.carry(), name=f"{self.settings.name}: claim")
+    def launch(
+        self, claim: Claim, iteration: ExitStack, claimed_at: float, growing: GrowingClaim | None = None
+    ) -> None:
+        """Takes over a claim and its iteration; both are ended by the flight. `growing`: see `Flight`."""
+        flight = self._last = Flight(claim, iteration, claimed_at, self, growing)
+        task = asyncio.get_running_loop().create_task(flight.carry(), name=self._task_name)
         self._tasks[task] = flight
         self._count()
         self._progress.claimed(self.now())
         task.add_done_callback(self._landed)
+        self.may_answer_late(self.count < self.settings.max_claims)
+
+    def may_answer_late(self, late: bool) -> None:
+        """Whether nobody waits for the end of a claim, so that several may end, and be settled, at once."""
+        if self._late is not late:
+            self._late = late
+            if self._answers_late is not None:
+                self._answers_late.may_answer_late(late)
+
+    def grow(self, claim: GrowingClaim) -> bool:
+        """Adds what was claimed right now to the flight that was launched last. Whether it could be; else nothing has
+        happened."""
+        # Whatever needs a closer look needs a flight of its own.
+        if self._last is None or self.held.any or not self.may_hand_over() or not self._last.grow(claim):
+            return False
+        self._count()
+        return True
 
     def stalled_at(self) -> float:
         """When the broker's silence becomes an outage; infinity while no answer is missing."""
@@ -214,6 +238,7 @@ class Flights:
             return
         self._progress.unmarked += events
         log.warning("%s: %d acked events are published again: %s", self.settings.name, events, why)
+        self._stop.tell(MarksMissing(self.settings.name, events))
         if self._stop.requested and self.settings.on_drain == "finish":
             self._stop.abandon("acked events without a mark", events)
 
@@ -226,10 +251,12 @@ class Flights:
         self._told_soon = False
         self._progress.in_flight = self.events
         name, most = self.settings.name, self.settings.max_in_flight
-        self._stop.tell(InFlightChanged(name, self.events, self.allowed(), most, self._progress.pace, self._within))
+        allowed, pace = self._progress.allowed, self._progress.pace
+        self._stop.tell(InFlightChanged(name, self._progress.in_flight, allowed, most, pace, self._within))
 
     def _landed(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
+        if self._tasks.pop(task) is self._last:
+            self._last = None
         self._progress.in_flight = self.events
         if not self._told_soon:
             # Several may land in one turn of the loop.

@@ -2,29 +2,21 @@
 
 import asyncio
 import logging
-from contextlib import ExitStack
-from math import inf
 
 from quiesce.errors import QuiesceError, Unavailable
 from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Stop
-from quiesce.outbox.ports import AnswersLate, LetsGo, OutboxStore, Publisher
-from quiesce.relay.flight import release
+from quiesce.outbox.ports import LetsGo, OutboxStore, Publisher
+from quiesce.relay.claiming import Claiming
 from quiesce.relay.flights import Flights
-from quiesce.relay.intake import Pace, room
 from quiesce.relay.outages import Outage
 from quiesce.relay.patience import reserve
 from quiesce.relay.progress import Progress
 from quiesce.relay.settings import RelaySettings
 from quiesce.relay.waits import Waits, aborted
-from quiesce.relay.watching import Watching, gather
 
 log = logging.getLogger("quiesce.relay")
-
-CLAIM_GRACE = 1.0
-"""Seconds that a claim being made has to come back in once a stop is requested, but at most a quarter of the
-drain; then it is cancelled."""
 
 REACH_BOUND = 2.0
 """Seconds a broker has to answer in for an outage to be over."""
@@ -58,15 +50,8 @@ class Running:
         self._waits = Waits(stop)
         self._flights = Flights(settings, publisher, stop, self._waits, progress)
         self._broker = Outage(settings.name, "broker", stop, progress)
-        self._database = Outage(settings.name, "database", stop, progress)
-        self._pace = Pace(settings.poll_interval)
-        self._watching = Watching(settings.name, store, settings.poll_interval / 2, self._waits.now, self._waits.wake)
-        self._next_look = self._waits.now()
-        # Whether the next claim is made because it was time for one, and not since there was something.
-        self._in_turn = True
+        self._claiming = Claiming(settings, store, stop, self._waits, self._flights, progress)
         self._nudged = False
-        self._answering = publisher if isinstance(publisher, AnswersLate) else None
-        self._late = False
         self._faults = 0
 
     def nudge(self) -> None:
@@ -86,14 +71,14 @@ class Running:
                         await self._mend(error)
                     except Exception as error:  # noqa: BLE001 - `_mend` logs it, and raises it after too many
                         await self._mend(error)
-                await self._watching.end(min(WATCH_ENDS_WITHIN, 0.1 * self._stop.remaining()))
+                await self._claiming.end(min(WATCH_ENDS_WITHIN, 0.1 * self._stop.remaining()))
                 await self._bring_home()
                 await self._let_go()
             except asyncio.CancelledError:
                 await self._abort()
                 raise
             finally:
-                await self._watching.end(WATCH_ENDS_WITHIN)
+                await self._claiming.end(WATCH_ENDS_WITHIN)
 
     async def _move(self) -> None:
         """Claims and publishes until a stop. Raises what nobody expected."""
@@ -106,25 +91,18 @@ class Running:
                 await self._begin_anew()
             elif now >= stalled_at:
                 await self._sit_out(f"no answer for {self._settings.publish_bound:g} s")
-            elif now < self._next_look:
+            elif now < self._claiming.next_at:
                 self._flights.quiet = not self._faults and self._progress.outage is None
                 try:
-                    await self._waits.idle(min(self._next_look, stalled_at) - now)
+                    await self._waits.idle(min(self._claiming.next_at, stalled_at) - now)
                 finally:
                     self._flights.quiet = False
-            elif not (limit := self._room()):
+            elif not (limit := self._claiming.room()):
                 # A flight that lands wakes it.
-                self._may_answer_late(False)
+                self._flights.may_answer_late(False)
                 await self._waits.idle(stalled_at - now)
             else:
-                await self._claim(limit)
-
-    def _may_answer_late(self, late: bool) -> None:
-        """Whether nobody waits for the end of a claim, so that several may end, and be settled, at once."""
-        if self._late is not late:
-            self._late = late
-            if self._answering is not None:
-                self._answering.may_answer_late(late)
+                await self._claiming.claim(limit)
 
     def _take_stock(self) -> None:
         failure = self._flights.take_failure()
@@ -135,60 +113,8 @@ class Running:
             self._broker.works()
         if self._nudged:
             self._nudged = False
-            self._pace.hurry()
-            self._next_look = self._waits.now()
-        news = self._watching.take()
-        if news is not None:
-            self._in_turn = not news
-            self._next_look = self._waits.now()
-
-    async def _claim(self, limit: int) -> None:
-        """One claim. Its iteration lasts until the claim is settled; a stop begins none."""
-        iteration = self._stop.begin("claim")
-        if iteration is None:
-            return
-        began = self._waits.now()
-        self._flights.held.claiming()
-        with ExitStack() as stack:
-            stack.enter_context(iteration)
-            try:
-                async with self._waits.at_most(self._settings.store_bound, after_stop=self._claim_grace):
-                    claim = await self._store.claim(limit)
-            except (Unavailable, TimeoutError) as error:
-                why = str(error) or f"no answer in {self._waits.now() - began:.3g} s"
-            else:
-                # From here to the launch nothing waits: a claim cannot get lost on the way.
-                self._database.answered(self._waits.now())
-                self._database.works()
-                found = len(claim.events)
-                self._look_again(found, limit)
-                if found:
-                    self._flights.launch(claim, stack.pop_all(), began)
-                    self._may_answer_late(self._flights.count < self._settings.max_claims)
-                    return
-                if not self._flights.count:
-                    self._progress.nothing_waits()
-                # An empty claim holds a transaction all the same.
-                await release(claim, self._waits.at_most(self._settings.store_bound, after_stop=self._claim_grace))
-                return
-        if not self._stop.requested:
-            await self._stop.sleep(self._database.failed(self._waits.now(), why))
-
-    def _look_again(self, found: int, asked: int) -> None:
-        """Behind a claim: when the next one is due, or that the store says when."""
-        now = self._waits.now()
-        if found:
-            self._watching.active()
-        if found >= asked or not self._watching.watches:
-            self._next_look = now + self._pace.after(found, asked)
-            return
-        # A claim that is only made from time to time says nothing about the pace.
-        pause = self._settings.poll_interval if self._in_turn else self._pace.after(found, asked) * gather(found)
-        self._next_look = inf
-        self._watching.begin(pause)
-
-    def _room(self) -> int:
-        return room(self._settings, self._flights.count, self._flights.events, self._flights.allowed())
+            self._claiming.hurry()
+        self._claiming.take_news()
 
     async def _begin_anew(self) -> None:
         """A producer lost answers, or sends nothing more behind an event that was refused: everything is given back,
@@ -202,7 +128,7 @@ class Running:
 
     async def _give_up(self, why: str) -> int:
         """Everything is given back, so that it waits to be claimed at once."""
-        self._next_look = self._waits.now()
+        self._claiming.now_due()
         return await self._flights.give_up(why, self._stop.remaining())
 
     async def _sit_out(self, why: str) -> None:
@@ -253,7 +179,7 @@ class Running:
 
     async def _bring_home(self) -> None:
         """After a stop: what is published is carried to its marks, or given up in time to say so."""
-        self._may_answer_late(False)
+        self._flights.may_answer_late(False)
         give_up_at = self._stop.deadline.at - reserve(self._stop.remaining())
         while self._flights.count or self._flights.broken:
             self._waits.look()
@@ -270,7 +196,7 @@ class Running:
         if not isinstance(self._store, LetsGo):
             return
         try:
-            async with self._waits.at_most(LET_GO_BOUND, after_stop=self._claim_grace):
+            async with self._waits.at_most(LET_GO_BOUND, after_stop=self._claiming.grace):
                 await self._store.let_go()
         except TimeoutError:
             log.warning("%s: the store could not let go in time; closing it will", self._settings.name)
@@ -281,9 +207,6 @@ class Running:
         finally:
             # Also when cancelled once more: no task is left behind, and no claim if it can be helped.
             await self._flights.tear()
-
-    def _claim_grace(self) -> float:
-        return min(CLAIM_GRACE, 0.25 * self._stop.remaining())
 
     def _log_failures(self) -> None:
         while (failure := self._flights.take_failure()) is not None:

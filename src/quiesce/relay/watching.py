@@ -42,6 +42,7 @@ class Watching:
     def __init__(
         self, name: str, store: OutboxStore, every: float, now: Callable[[], float], told: Callable[[], None]
     ) -> None:
+        self._task_name = f"{name}: watches"
         self._name = name
         self._store = store if isinstance(store, Watches) else None
         self._every = every
@@ -71,7 +72,7 @@ class Watching:
             return
         every = self._every if self._now() < self._active_at + AWAKE else max(IDLE_EVERY, self._every)
         self._task = asyncio.get_running_loop().create_task(
-            self._watch(self._store, every, pause), name=f"{self._name}: watches"
+            self._watch(self._store, every, pause), name=self._task_name
         )
 
     async def end(self, within: float) -> None:

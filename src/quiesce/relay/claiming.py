@@ -1,0 +1,145 @@
+"""Claims: made at once or asked for, launched, and when the next one is due."""
+
+from contextlib import ExitStack
+from math import inf
+
+from quiesce.errors import Unavailable
+from quiesce.lifecycle.ports import Stop
+from quiesce.outbox.events import LanesTakenOver
+from quiesce.outbox.ports import Claim, ClaimsAtOnce, OutboxStore, TakesOver
+from quiesce.relay.flight import release
+from quiesce.relay.flights import Flights
+from quiesce.relay.intake import Pace, room
+from quiesce.relay.outages import Outage
+from quiesce.relay.progress import Progress
+from quiesce.relay.settings import RelaySettings
+from quiesce.relay.waits import Waits
+from quiesce.relay.watching import Watching, gather
+
+CLAIM_GRACE = 1.0
+"""Seconds that a claim being made has to come back in once a stop is requested, but at most a quarter of the
+drain; then it is cancelled."""
+
+
+class Claiming:
+    """One claim at a time. Between two of them the store watches, where it can."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        store: OutboxStore,
+        stop: Stop,
+        waits: Waits,
+        flights: Flights,
+        progress: Progress,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._stop = stop
+        self._waits = waits
+        self._flights = flights
+        self._progress = progress
+        self._database = Outage(settings.name, "database", stop, progress)
+        self._pace = Pace(settings.poll_interval)
+        self._watching = Watching(settings.name, store, settings.poll_interval / 2, waits.now, waits.wake)
+        # Whether the next claim is made because it was time for one, and not since there was something.
+        self._in_turn = True
+        self._at_once = store if isinstance(store, ClaimsAtOnce) else None
+        self._takes_over = store if isinstance(store, TakesOver) else None
+        self.next_at = waits.now()
+        """When the next claim is due; infinity while a watch will say so."""
+
+    def hurry(self) -> None:
+        """There is, or will soon be, something to claim."""
+        self._pace.hurry()
+        self.now_due()
+
+    def now_due(self) -> None:
+        """The next claim is."""
+        self.next_at = self._waits.now()
+
+    def take_news(self) -> None:
+        """Sees what a watch that has ended had to say."""
+        news = self._watching.take()
+        if news is not None:
+            self._in_turn = not news
+            self.now_due()
+
+    def room(self) -> int:
+        """How many events the next claim may take."""
+        return room(self._settings, self._flights.count, self._flights.events, self._flights.allowed())
+
+    async def end(self, within: float) -> None:
+        """Ends the watch under way, in so many seconds at most."""
+        await self._watching.end(within)
+
+    async def claim(self, limit: int) -> None:
+        """One claim. Its iteration lasts until the claim is settled; a stop begins none.
+
+        A trickle of events is claimed at once, as a watch has brought them, and goes along with the claim before.
+        """
+        early = self._at_once.claim_at_once(limit) if self._at_once is not None else None
+        if early is not None:
+            found = len(early.events)
+            if self._flights.grow(early):
+                self._look_again(found, limit)
+                return
+        iteration = self._stop.begin("claim")
+        if iteration is None:
+            if early is not None:
+                await self._release(early)
+            return
+        began = self._waits.now()
+        self._flights.held.claiming()
+        with ExitStack() as stack:
+            stack.enter_context(iteration)
+            try:
+                claim = early if early is not None else await self._ask(limit)
+            except (Unavailable, TimeoutError) as error:
+                why = str(error) or f"no answer in {self._waits.now() - began:.3g} s"
+            else:
+                # From here to the launch nothing waits: a claim cannot get lost on the way.
+                self._database.answered(self._waits.now())
+                self._database.works()
+                self._tell_takeovers()
+                found = len(claim.events)
+                if found:
+                    # Before the next look: that can wait, and an event should not.
+                    self._flights.launch(claim, stack.pop_all(), began, early)
+                self._look_again(found, limit)
+                if not found:
+                    if not self._flights.count:
+                        self._progress.nothing_waits()
+                    # An empty claim holds a transaction all the same.
+                    await self._release(claim)
+                return
+        if not self._stop.requested:
+            await self._stop.sleep(self._database.failed(self._waits.now(), why))
+
+    async def _ask(self, limit: int) -> Claim:
+        async with self._waits.at_most(self._settings.store_bound, after_stop=self.grace):
+            return await self._store.claim(limit)
+
+    async def _release(self, claim: Claim) -> None:
+        await release(claim, self._waits.at_most(self._settings.store_bound, after_stop=self.grace))
+
+    def grace(self) -> float:
+        """Seconds that what is asked of the store may take once a stop is requested."""
+        return min(CLAIM_GRACE, 0.25 * self._stop.remaining())
+
+    def _tell_takeovers(self) -> None:
+        if self._takes_over is not None:
+            for takeover in self._takes_over.takeovers():
+                self._stop.tell(LanesTakenOver(self._settings.name, takeover.lanes, takeover.seconds))
+
+    def _look_again(self, found: int, asked: int) -> None:
+        """Behind a claim: when the next one is due, or that the store says when."""
+        if found:
+            self._watching.active()
+        if found >= asked or not self._watching.watches:
+            self.next_at = self._waits.now() + self._pace.after(found, asked)
+            return
+        # A claim that is only made from time to time says nothing about the pace.
+        pause = self._settings.poll_interval if self._in_turn else self._pace.after(found, asked) * gather(found)
+        self.next_at = inf
+        self._watching.begin(pause)
