@@ -114,6 +114,9 @@ class LaneKeeper:
             if lane in self.held:
                 break
             count += 1
+        if count:
+            # Whoever they are for may have them and be gone again before the next look.
+            self._waits.others_have(self._locks.lanes[-count:], time.monotonic())
         await self._locks.drop(count)
 
     async def _take(self) -> None:
