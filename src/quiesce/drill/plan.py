@@ -23,8 +23,8 @@ class Plan:
         order_topic, product_topic: two of the servers' topics.
         consumer: whose marks in the inbox tell that a product event was handled; with the servers' suffix it is the
             name of its group.
-        settles: a replica is taken away only while every consumer has partitions, and all are taken. For a broker
-            whose groups do not survive anything else.
+        settles: a replica is taken away only while all partitions are taken, shared out evenly. For a broker whose
+            groups do not survive anything else.
         logs: a directory for the replicas' logs; None keeps only those of replicas that did not end well.
         charges: what the payment API that the replicas use was asked, and did.
     """

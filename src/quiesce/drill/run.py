@@ -123,12 +123,13 @@ class Drill:
             self._played.cpu = (time.process_time() - cpu) / (time.monotonic() - began)
 
     async def _settle(self) -> None:
-        """Waits until every replica's consumer has partitions, and they have all: no join is under way."""
+        """Waits until the replicas' consumers have all partitions, as evenly as they go: no join is under way, and no
+        second round of one is due."""
         until = time.monotonic() + _SETTLE_BOUND
         while time.monotonic() < until and self._played.fleet is not None:
             ports = [replica.port for replica in self._played.fleet.replicas if not replica.over]
             held = await asyncio.gather(*(partitions(HOST, port, _ASK_BOUND) for port in ports))
-            if all(held) and sum(held) == PARTITIONS:
+            if all(held) and sum(held) == PARTITIONS and max(held) - min(held) <= 1:
                 return
             await asyncio.sleep(_ASK_EVERY)
         self._view.tell(f"the consumers have not settled in {_SETTLE_BOUND:g} s")
