@@ -30,6 +30,8 @@ async def test_a_lost_node_is_replaced(join: Join) -> None:
         assert took > 0.5, "the node was not lost, it left"
         cut = (await asyncio.to_thread(node.wait_for, r"cut ([\d.]+)"))[1]
         owner = (await asyncio.to_thread(node.wait_for, r"owner ([\d.]+)", 15.0))[1]
+        # It is told of them right behind their being owned.
+        await eventually(lambda: sum(takeover.lanes for takeover in peer.takeovers) == 8)
         waited = max(takeover.seconds for takeover in peer.takeovers)
         # They were locked nearly all the time; but nobody was there.
         assert waited > took - 1.0
