@@ -190,12 +190,11 @@ class Positions:
         """
         try:
             if found and not self._cooperative:
-                rest = as_kafka(self._holdings.partitions - found.keys())
-                for one in consumer.position(rest):
+                rest = consumer.position(as_kafka(self._holdings.partitions - found.keys()))
+                for one in rest:
                     if one.offset < 0:
                         # Nothing of it was read yet. One whose beginning is not known yet waits at its end.
                         one.offset = self._begun.get(TopicPartition(one.topic, one.partition), OFFSET_END)
-                    rest = [*rest[1:], one]
                 consumer.assign([*as_kafka(found, found), *rest])
                 return found.keys()
             if out := found.keys() - self._out:

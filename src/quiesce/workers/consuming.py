@@ -84,8 +84,6 @@ class Consuming:
         try:
             await self._until_stop()
             await self._put_down(fetching)
-            # A fetch that hangs may still bring something, which must not begin.
-            self._calls.halted |= not fetching.done()
             self._revokes.hand_back()
             await self._drain()
             await self._put_down(committing)
