@@ -165,10 +165,12 @@ class EngineTransaction:
                 await connection.invalidate()
         finally:
             if session is not None:
-                with suppress(Exception):
+                try:
                     async with asyncio.timeout(_GOODBYE):
                         # It may have connections of other engines.
                         await session.close()
+                except Exception as error:  # noqa: BLE001 - whatever it is, its own connections are not ours to mend
+                    log.debug("a session could not be closed: %s", error)
 
 
 async def _end(session: AsyncSession) -> None:
