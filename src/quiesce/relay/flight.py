@@ -44,6 +44,8 @@ class Control(Protocol):
 
     def free_bound(self) -> float: ...
 
+    def claimed_more(self) -> None: ...
+
     def answered(self) -> None: ...
 
     def measured(self, events: int, began: float, answered_at: float) -> None: ...
@@ -110,6 +112,8 @@ class Flight:
         reach(points.CLAIMED)
         self.size = len(events)
         self.unanswered += self.size - known
+        # Told before any of it can reach the broker: what is told to be in flight is what a crash may double.
+        self._control.claimed_more()
         adds.add(events, known)
         return True
 

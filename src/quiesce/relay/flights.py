@@ -9,12 +9,12 @@ from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Stop
 from quiesce.outbox.events import ClaimSettled, InFlightChanged, MarksMissing, ProducerDiscarded
 from quiesce.outbox.ports import AddsToCalls, AnswersLate, Claim, GrowingClaim, Publisher
+from quiesce.relay.allowance import Allowance
 from quiesce.relay.flight import Flight
 from quiesce.relay.held_keys import HeldKeys
 from quiesce.relay.patience import GivingUp, stalled_at
 from quiesce.relay.progress import Progress
 from quiesce.relay.settings import RelaySettings
-from quiesce.relay.sizing import Sizing
 from quiesce.relay.waits import Waits
 
 log = logging.getLogger("quiesce.relay")
@@ -47,9 +47,7 @@ class Flights:
         self._waits = waits
         self._progress = progress
         self._within = progress.within = settings.within(stop.bound)
-        self._sizing = Sizing(settings.max_in_flight, self._within)
-        self._answered_at = -inf
-        self._told_limit = settings.max_in_flight
+        self._allowance = Allowance(settings, self._within, progress)
         self._task_name = f"{settings.name}: claim"
         self._tasks: dict[asyncio.Task[None], Flight] = {}
         self._last: Flight | None = None
@@ -94,10 +92,7 @@ class Flights:
         """Adds what was claimed right now to the flight that was launched last. Whether it could be; else nothing has
         happened."""
         # Whatever needs a closer look needs a flight of its own.
-        if self._last is None or self.held.any or not self.may_hand_over() or not self._last.grow(claim):
-            return False
-        self._count()
-        return True
+        return self._last is not None and not self.held.any and self.may_hand_over() and self._last.grow(claim)
 
     def stalled_at(self) -> float:
         """When the broker's silence becomes an outage; infinity while no answer is missing."""
@@ -107,15 +102,7 @@ class Flights:
 
     def allowed(self) -> int:
         """How many events may be in flight, so that a stop can finish them all."""
-        waiting = [flight for flight in self._tasks.values() if flight.waiting_since is not None]
-        since = min((flight.waiting_since for flight in waiting if flight.waiting_since is not None), default=None)
-        if since is None:
-            allowed = self._sizing.allowed()
-        else:
-            unanswered = sum(flight.unanswered for flight in waiting)
-            allowed = self._sizing.allowed(unanswered, self.now() - max(since, self._answered_at))
-        self._progress.allowed, self._progress.pace = allowed, self._sizing.pace()
-        return allowed
+        return self._allowance.now(self._tasks.values(), self.now())
 
     def take_failure(self) -> Exception | None:
         """An unexpected error of one of the flights, if there was one."""
@@ -203,24 +190,17 @@ class Flights:
     def may_hand_over(self) -> bool:
         return not self._stop.requested and not self.broken
 
+    def claimed_more(self) -> None:
+        self._count()
+
     def answered(self) -> None:
         waiting = any(flight.waiting_since is not None for flight in self._tasks.values())
         self._progress.answered(self.now(), others_wait=waiting)
 
     def measured(self, events: int, began: float, answered_at: float) -> None:
-        """A claim was handed over then and is answered. Until the one before it was, its time was that one's."""
-        self._sizing.answered(self.now(), events, answered_at - max(began, self._answered_at))
-        self._answered_at = max(self._answered_at, answered_at)
-        allowed, most = self.allowed(), self.settings.max_in_flight
-        if allowed < most // 2 <= self._told_limit or self._told_limit < most // 2 <= allowed:
-            self._told_limit = allowed
-            log.info(
-                "%s: at most %d events in flight: the broker answers %.3g a second, and a stop has %g s for them",
-                self.settings.name,
-                allowed,
-                self._sizing.pace() or 0.0,
-                self._within,
-            )
+        """A claim was handed over then and is answered."""
+        self._allowance.measured(events, began, answered_at, self.now())
+        self._allowance.tell(self.allowed())
 
     async def until_discarded(self) -> None:
         """Waits until no message can reach the broker any more. The loop sees to it, and bounds it."""
