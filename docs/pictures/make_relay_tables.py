@@ -70,6 +70,12 @@ def notes(figures: dict[str, Any]) -> Iterator[str]:
             f"- two relays {pair['two_events_per_second']:,} events/s, one {pair['one_events_per_second']:,}; "
             f"{pair['checked_events']:,} events were read from the topic."
         )
+    latency = figures.get("latency_ms") or {}
+    if loop := latency.get("loop"):
+        yield (
+            f"- commit to consumer: a loop that asks for all lanes every 2 ms took {loop['p50']:.2f} ms, 99 of 100 "
+            f"{loop['p99']:.1f} ms, at {loop['busy_share']:.3f} of a core."
+        )
     if wakeup := figures.get("wakeup"):
         yield (
             f"- commits at {wakeup['rate']:,.0f} transactions a second: 99 of 100 within "
@@ -127,6 +133,9 @@ SAID = {
     ("latency_ms", "p99"): "99 of 100",
     ("latency_ms", "busy_share"): "of a core, the relay",
     ("latency_ms", "idle_share"): "of a core, when nothing comes",
+    ("latency_ms", "p50_ratio"): "half of the events, of a plain loop's",
+    ("latency_ms", "p99_ratio"): "99 of 100, of a plain loop's",
+    ("latency_ms", "busy_ratio"): "of a core, of a plain loop's",
     ("handover", "kill_seconds"): "SIGKILL at 500 a second: longest way of an event",
     ("handover", "kill_doubled"): "SIGKILL: events twice, of those in flight",
     ("handover", "term_seconds"): "SIGTERM: longest way of an event",

@@ -106,6 +106,9 @@ def test_latency(bench: Bench) -> None:
     assert 0 < latency["p50"] <= latency["p99"]
     assert latency["relay_cpu_share"] > 0
     assert "relay" in latency["idle_cores"]
+    loop = latency["loop"]
+    assert 0 < loop["p50"] <= loop["p99"]
+    assert latency["figures"]["p50_ratio"]["value"] == pytest.approx(latency["p50"] / loop["p50"], 0.01)
 
 
 @pytest.mark.serial

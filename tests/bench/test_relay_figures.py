@@ -15,7 +15,7 @@ from quiesce.bench.relay_gauge import Gauge
 from quiesce.bench.relay_handover import Handover, handover_result
 from quiesce.bench.relay_horizon import Window, compared, windows
 from quiesce.bench.relay_job import Job
-from quiesce.bench.relay_latency import Latency
+from quiesce.bench.relay_latency import Latency, Ways
 from quiesce.bench.relay_load import Timings
 from quiesce.bench.relay_measures import Move, Throughput
 from quiesce.bench.relay_memory import growth
@@ -41,6 +41,13 @@ def throughput(ours: tuple[float, ...], bare: tuple[float, ...], store: str = "l
     return Throughput(store, 500, moves(ours), moves(bare))
 
 
+def ways(half: float, most: float, share: float, idle: float | None = None) -> Ways:
+    """A hundred events: so many milliseconds for 50 of them and for one."""
+    ms = [half] * 97 + [most] * 3
+    rest = None if idle is None else Shares(4.0, {"relay": idle}, 0.2, 0.0, 0.0)
+    return Ways(ms, 200.0, Shares(10.0, {"relay": share}, 1.2, 0.05, 0.0), rest)
+
+
 def test_the_medians_are_compared() -> None:
     one = throughput((80.0, 74.0, 9000.0), (100.0, 1.0, 105.0))
     assert one.ratio == 0.8
@@ -51,8 +58,8 @@ def test_the_medians_are_compared() -> None:
 
 
 def test_one_figure_that_misses_fails_its_part_and_the_whole() -> None:
-    good = Latency(200.0, 1.9, 4.9, 100, 200.0, 0.1, Shares(4.0, {"relay": 0.001}, 0.2, 0.0, 0.0), QUIET)
-    bad = Latency(200.0, 2.1, 5.1, 100, 200.0, 0.2, Shares(4.0, {"relay": 0.02}, 0.2, 0.0, 0.0), QUIET)
+    good = Latency(200.0, [ways(1.9, 4.9, 0.1, 0.001)])
+    bad = Latency(200.0, [ways(2.1, 5.1, 0.2, 0.02)])
     assert good.result("log").passed
     assert [figure.passed for figure in bad.result("log").figures] == [False] * 4
     kept = assembled([throughput((80.0,), (100.0,)).result(), good.result("log")])
@@ -61,7 +68,24 @@ def test_one_figure_that_misses_fails_its_part_and_the_whole() -> None:
     assert not kept_everywhere({"sweep": {"deep": {"figures": {"one": {"passed": False}}}}})
 
 
-def test_a_part_that_failed_istold_of_fails_the_whole_and_takes_no_other_with_it() -> None:
+def test_the_way_to_the_consumer_stands_beside_the_loops() -> None:
+    ours = [ways(1.9, 4.9, 0.1, 0.001), ways(1.9, 4.9, 0.2)]
+    result = Latency(200.0, ours, [ways(3.8, 9.8, 0.3)]).result("log")
+    assert result.passed is False, "0.15 of a core is asked for"
+    told = result.as_json()
+    assert {name: told["figures"][name]["value"] for name in ("p50_ratio", "p99_ratio", "busy_ratio")} == {
+        "p50_ratio": 0.5,
+        "p99_ratio": 0.5,
+        "busy_ratio": 0.5,
+    }
+    assert told["loop"] == {"p50": 3.8, "p99": 9.8, "busy_share": 0.3}
+    assert told["relay_cpu_share"] == pytest.approx(0.15)
+    assert told["relay_idle_cpu_share"] == 0.001
+    assert told["events"] == 200
+    assert "the loop takes 3.80 ms, 99 of 100 9.80 ms, at 0.300 of a core" in result.says
+
+
+def test_a_part_that_failed_is_told_of_fails_the_whole_and_takes_no_other_with_it() -> None:
     def lost() -> Iterator[Result]:
         yield Result(("pair",), "two")
         raise StartError("3 of 850 events did not arrive in 15 s")

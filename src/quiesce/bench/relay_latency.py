@@ -1,7 +1,12 @@
-"""From commit to consumer: a writer and a consumer around a relay that runs in a process of its own."""
+"""From commit to consumer: a writer and a consumer around a relay that runs in a process of its own.
+
+Around a loop that one would write first, too, in turns: how much of the way is the machine's, the broker's and the
+consumer's differs from machine to machine, and is the same for both.
+"""
 
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +15,7 @@ from quiesce.bench.figures import Figure
 from quiesce.bench.processes import Measured
 from quiesce.bench.relay_arrivals import Arrivals
 from quiesce.bench.relay_load import Load
-from quiesce.bench.relay_scene import PARTITIONS, SUBJECT, Scene
+from quiesce.bench.relay_scene import PARTITIONS, PROBING, SUBJECT, Scene
 from quiesce.bench.results import Result
 
 RATE = 200.0
@@ -25,30 +30,55 @@ _WARM_UP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """Milliseconds from the return of COMMIT to the consumer; shares of one core that the relay used.
+class Ways:
+    """What came of one load.
 
-    `per_second`: events a second that were committed; `idle`: who used the cores while nothing came, None where that
-    was not looked at.
+    Args:
+        ms: milliseconds from the return of COMMIT to the consumer, of each event.
+        per_second: events a second that were committed.
+        cores: who used the cores meanwhile; the relay, or the loop, as `relay`.
+        idle: the same afterwards, while nothing came; None where that was not looked at.
     """
 
-    rate: float
-    p50: float
-    p99: float
-    events: int
+    ms: Sequence[float]
     per_second: float
-    busy_share: float
-    idle: Shares | None
     cores: Shares
+    idle: Shares | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The loads of one rate, `beside` those of the loop at the same rate; none where it was not measured."""
+
+    rate: float
+    ways: Sequence[Ways]
+    beside: Sequence[Ways] = ()
+
+    @property
+    def p50(self) -> float:
+        return _cut(self.ways, 50)
+
+    @property
+    def p99(self) -> float:
+        return _cut(self.ways, 99)
+
+    @property
+    def events(self) -> int:
+        return sum(len(one.ms) for one in self.ways)
+
+    @property
+    def busy_share(self) -> float:
+        """Of one core, that the relay used."""
+        return _share(self.ways)
 
     def result(self, store: str) -> Result:
-        idle = {} if self.idle is None else self.idle.parts
-        figures = (
+        idle: dict[str, float] = next((one.idle.parts for one in self.ways if one.idle is not None), {})
+        figures = [
             Figure("p50", "half of the events, from commit to consumer", self.p50, "ms", P50_TARGET),
             Figure("p99", "99 of 100", self.p99, "ms", P99_TARGET),
             Figure("busy_share", "of a core that the relay uses", self.busy_share, "", BUSY_TARGET),
             Figure("idle_share", "the same when nothing comes", idle.get("relay", 0.0), "", IDLE_TARGET),
-        )
+        ]
         facts = {
             "store": store,
             **self.point(),
@@ -59,7 +89,19 @@ class Latency:
             "idle_cores": {name: round(share, 4) for name, share in idle.items()},
         }
         says = f"commit to consumer, {store} store, at {self.rate:g} transactions a second, {self.events:,} events"
-        return Result(("latency_ms",), says, figures, facts, self.cores)
+        if self.beside:
+            loop = {"p50": _cut(self.beside, 50), "p99": _cut(self.beside, 99), "busy_share": _share(self.beside)}
+            figures += [
+                Figure("p50_ratio", "half of the events, beside the loop", self.p50 / loop["p50"], ""),
+                Figure("p99_ratio", "99 of 100, beside the loop", self.p99 / loop["p99"], ""),
+                Figure("busy_ratio", "CPU beside the loop", self.busy_share / max(loop["busy_share"], 1e-6), ""),
+            ]
+            facts["loop"] = {name: round(value, 4) for name, value in loop.items()}
+            says += (
+                f"; the loop takes {loop['p50']:.2f} ms, 99 of 100 {loop['p99']:.2f} ms, at {loop['busy_share']:.3f} "
+                "of a core"
+            )
+        return Result(("latency_ms",), says, tuple(figures), facts, self.ways[0].cores)
 
     def point(self) -> dict[str, Any]:
         """For a curve."""
@@ -68,22 +110,42 @@ class Latency:
             "p50": round(self.p50, 3),
             "p99": round(self.p99, 3),
             "events": self.events,
-            "per_second": round(self.per_second, 1),
+            "per_second": round(statistics.mean(one.per_second for one in self.ways), 1),
             "share": round(self.busy_share, 4),
         }
 
 
-def measure_latency(scene: Scene, store: str, rate: float, seconds: float, idle_seconds: float) -> Latency:
-    """One relay with an otherwise empty outbox, `rate` transactions a second of one event each.
+def measure_latency(scene: Scene, store: str) -> Latency:
+    """Our relay and the loop in turns, each with an otherwise empty outbox. While nothing comes only ours is looked at.
 
-    `idle_seconds` without any load follow; 0 for none.
+    Raises:
+        StartError: events did not arrive.
+    """
+    effort = scene.plan.effort
+    ours: list[Ways] = []
+    loop: list[Ways] = []
+    seconds = effort.latency_seconds / effort.latency_turns
+    for turn in range(effort.latency_turns):
+        idle = 0.0 if turn else effort.idle_seconds
+        ours.append(measure_ways(scene, SUBJECT, store, RATE, seconds, idle))
+        # The loop reads the log, whatever the store.
+        loop.append(measure_ways(scene, PROBING, "log", RATE, seconds))
+        both = " and ".join(
+            f"{_cut([one], 50):.2f} ms, 99 of 100 {_cut([one], 99):.2f} ms" for one in (ours[-1], loop[-1])
+        )
+        scene.say(f"turn {turn + 1} of {effort.latency_turns}, the relay and the loop: {both}")
+    return Latency(RATE, ours, loop)
+
+
+def measure_ways(scene: Scene, module: str, store: str, rate: float, seconds: float, idle_seconds: float = 0.0) -> Ways:
+    """`rate` transactions a second of one event each, for `seconds`, and then `idle_seconds` without any load.
 
     Raises:
         StartError: events did not arrive.
     """
     job = scene.job(store, scene.empty())
     load = Load(job, rate, seconds + _WARM_UP)
-    with Measured.module(SUBJECT, job.dumps()) as relay:
+    with Measured.module(module, job.dumps()) as relay:
         relay.heard("up")
         with Arrivals(job.broker, job.topic, PARTITIONS, load.timings) as arrivals:
             cores = scene.servers.cores(relay=relay.pid)
@@ -96,6 +158,14 @@ def measure_latency(scene: Scene, store: str, rate: float, seconds: float, idle_
             time.sleep(idle_seconds)
             idle = cores.used()
         relay.end()
-    taken = load.timings.ways(load.began + _WARM_UP)
-    cuts = statistics.quantiles(taken, n=100)
-    return Latency(rate, cuts[49], cuts[98], len(taken), load.per_second, used.parts["relay"], idle, used)
+    return Ways(load.timings.ways(load.began + _WARM_UP), load.per_second, used, idle)
+
+
+def _cut(ways: Sequence[Ways], percent: int) -> float:
+    """Milliseconds that so many of a hundred events took at most."""
+    return statistics.quantiles((ms for one in ways for ms in one.ms), n=100)[percent - 1]
+
+
+def _share(ways: Sequence[Ways]) -> float:
+    seconds = sum(one.cores.seconds for one in ways)
+    return sum(one.cores.seconds * one.cores.parts["relay"] for one in ways) / seconds

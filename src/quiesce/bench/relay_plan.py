@@ -46,6 +46,7 @@ class Effort:
         by: seconds since the start of the run at which the rounds of a store, or the turns of a part, have to be over;
             one that would not fit is left out, the first never. Who is not named has no end.
         pair_events: what one or two relays move of the backlog, at most a third of it.
+        latency_seconds: of load for our relay in all, and as many for the loop beside it, in `latency_turns` turns.
         handovers: how often a relay goes by each signal, and is started cold.
         warm_up: events that are moved before anything counts, so that no side pays for a cold broker; 0 for none.
         segments: of load with wake-ups, and as many without.
@@ -58,7 +59,8 @@ class Effort:
     row_events: int = 200_000
     pair_events: int = 200_000
     pair_turns: int = 2
-    latency_seconds: float = 10.0
+    latency_seconds: float = 8.0
+    latency_turns: int = 2
     idle_seconds: float = 4.0
     handovers: int = 1
     handover_seconds: float = 1.5
@@ -76,10 +78,10 @@ class Effort:
     rate_seconds: float = 8.0
 
 
-SHORT = Effort(by={"log": 110.0, "row": 145.0, "pair": 185.0})
+SHORT = Effort(by={"log": 110.0, "row": 145.0, "pair": 178.0})
 """What fits into four minutes. The long parts take what they need."""
 
-FULL = Effort(handovers=3, pair_turns=4, latency_seconds=30.0, page_rounds=2, rate_seconds=15.0)
+FULL = Effort(handovers=3, pair_turns=4, latency_seconds=30.0, latency_turns=3, page_rounds=2, rate_seconds=15.0)
 
 QUICK = Effort(
     rounds=1,
@@ -88,6 +90,7 @@ QUICK = Effort(
     pair_events=5_000,
     pair_turns=1,
     latency_seconds=1.0,
+    latency_turns=1,
     idle_seconds=0.5,
     handover_seconds=0.7,
     segments=2,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quiesce.bench.relay_handover import measure_handovers
 from quiesce.bench.relay_horizon import measure_horizon
-from quiesce.bench.relay_latency import RATE, measure_latency
+from quiesce.bench.relay_latency import measure_latency
 from quiesce.bench.relay_measures import measure_throughput, move_backlog
 from quiesce.bench.relay_memory import measure_memory
 from quiesce.bench.relay_pair import measure_pair
@@ -63,8 +63,8 @@ def _throughput(where: Scene) -> Iterator[Result]:
 
 
 def _latency(where: Scene) -> Iterator[Result]:
-    store, effort = where.plan.first_store, where.plan.effort
-    yield measure_latency(where, store, RATE, effort.latency_seconds, effort.idle_seconds).result(store)
+    store = where.plan.first_store
+    yield measure_latency(where, store).result(store)
 
 
 def _peer(where: Scene, name: str) -> Iterator[Result]:

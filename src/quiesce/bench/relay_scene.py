@@ -16,6 +16,7 @@ from quiesce.testing.kafka_address import KafkaAddress
 PARTITIONS = 6
 SUBJECT = "quiesce.bench.relay_subject"
 BARE = "quiesce.bench.relay_bare"
+PROBING = "quiesce.bench.relay_probing"
 
 Say = Callable[[str], None]
 

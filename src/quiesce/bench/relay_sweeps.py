@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from quiesce.bench.relay_latency import measure_latency
+from quiesce.bench.relay_latency import Latency, measure_ways
 from quiesce.bench.relay_measures import Throughput, measure_throughput, together
-from quiesce.bench.relay_scene import Scene
+from quiesce.bench.relay_scene import SUBJECT, Scene
 from quiesce.bench.results import Result
 
 _PER_PAGE = 1_000
@@ -45,7 +45,7 @@ def measure_rates(scene: Scene, store: str) -> Result:
     for rate in effort.rates:
         # At a low rate as many events as give a 99th percentile that says something, within reason.
         seconds = effort.rate_seconds * (4 if rate < 100 else 1)
-        one = measure_latency(scene, store, rate, seconds, 0.0)
+        one = Latency(rate, (measure_ways(scene, SUBJECT, store, rate, seconds),))
         points.append(one.point())
         scene.say(f"{rate:g} transactions a second: {one.p50:.2f} ms, 99 of 100 {one.p99:.2f} ms")
     says = f"latency against the rate of events, {store} store: " + ", ".join(
