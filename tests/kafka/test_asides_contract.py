@@ -96,22 +96,18 @@ async def own_world(paused_kafka: LocalKafka) -> AsyncIterator[KafkaWorld]:
     await world.close()
 
 
-def name_of(check: contract.Check) -> str:
-    return getattr(check, "__name__", str(check))
-
-
-@pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_on_kafka(check: contract.Check, shared_world: KafkaWorld) -> None:
     await check(shared_world)
 
 
 @pytest.mark.needs("kafka")
 @pytest.mark.xdist_group("kafka to pause")
-@pytest.mark.parametrize("check", contract.SILENCE_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.SILENCE_CHECKS, ids=lambda check: check.__name__)
 async def test_on_a_silent_kafka(check: contract.Check, own_world: KafkaWorld) -> None:
     await check(own_world)
 
 
-@pytest.mark.parametrize("check", contract.CHECKS + contract.SILENCE_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS + contract.SILENCE_CHECKS, ids=lambda check: check.__name__)
 async def test_in_memory(check: contract.Check) -> None:
     await check(MemoryWorld())

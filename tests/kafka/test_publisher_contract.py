@@ -97,18 +97,14 @@ async def own_world(paused_kafka: LocalKafka) -> AsyncIterator[KafkaWorld]:
     await world.close()
 
 
-def name_of(check: contract.Check) -> str:
-    return getattr(check, "__name__", str(check))
-
-
-@pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_on_kafka(check: contract.Check, shared_world: KafkaWorld) -> None:
     await check(shared_world)
 
 
 @pytest.mark.needs("kafka")
 @pytest.mark.xdist_group("kafka to pause")
-@pytest.mark.parametrize("check", contract.SILENCE_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.SILENCE_CHECKS, ids=lambda check: check.__name__)
 async def test_on_a_silent_kafka(check: contract.Check, own_world: KafkaWorld) -> None:
     await check(own_world)
 
@@ -127,6 +123,6 @@ async def test_O6_in_memory_nothing_goes_behind_a_refusal() -> None:
     assert contract.ids(broker.records("t")) == [str(one.id) for one in (first, second, third)]
 
 
-@pytest.mark.parametrize("check", contract.CHECKS + contract.SILENCE_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS + contract.SILENCE_CHECKS, ids=lambda check: check.__name__)
 async def test_in_memory(check: contract.Check) -> None:
     await check(MemoryWorld())

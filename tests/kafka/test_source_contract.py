@@ -73,20 +73,16 @@ async def world(kafka: str, topic: MakeTopic, group: str) -> AsyncIterator[MakeW
         await one.close()
 
 
-def name_of(check: contract.Check) -> str:
-    return getattr(check, "__name__", str(check))
-
-
-@pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_on_kafka(check: contract.Check, world: MakeWorld) -> None:
     await check(world(QUICK_GROUP))
 
 
-@pytest.mark.parametrize("check", contract.OF_REBALANCES, ids=name_of)
+@pytest.mark.parametrize("check", contract.OF_REBALANCES, ids=lambda check: check.__name__)
 async def test_on_kafka_where_the_broker_assigns(check: contract.Check, world: MakeWorld) -> None:
     await check(world(NEW_PROTOCOL))
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_in_memory(check: contract.Check) -> None:
     await check(MemoryWorld())

@@ -49,15 +49,11 @@ async def world(database: str) -> AsyncIterator[PostgresWorld]:
     await made.close()
 
 
-def name_of(check: contract.Check) -> str:
-    return getattr(check, "__name__", str(check))
-
-
-@pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_on_postgres(check: contract.Check, world: PostgresWorld) -> None:
     await check(world)
 
 
-@pytest.mark.parametrize("check", contract.CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", contract.CHECKS, ids=lambda check: check.__name__)
 async def test_in_memory(check: contract.Check) -> None:
     await check(MemoryWorld())

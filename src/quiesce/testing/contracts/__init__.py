@@ -8,4 +8,14 @@ what the check needs. Give your test the world of your adapter and parametrise i
         await check(world)
 
 A check fails by AssertionError. It needs no test framework.
+
+| suite | port | also |
+| --- | --- | --- |
+| `outbox_store` | `OutboxStore` | `OF_CLAIMS`, `OF_SETTLING`, `OF_SHARING`, `OF_LEAVING` |
+| `publisher` | `Publisher` | `SILENCE_CHECKS`: they silence the broker, so they are not in `CHECKS` |
+| `source` | `Source` | `OF_READING`, `OF_POSITIONS`, `OF_REBALANCES` |
+| `asides` | `SetsAside`, `Postpones` | `SILENCE_CHECKS`, as above |
+| `starts` | `CountsStarts` | |
+
+Every `OF_...` is a part of `CHECKS`: for an adapter that is not finished yet, or to run once more in another setting.
 """

@@ -9,8 +9,8 @@ from quiesce.inbox.ports import Postpones, SetsAside
 from quiesce.inbox.reason import FAILED, Reason
 from quiesce.inbox.record import Record
 from quiesce.inbox.retry_headers import REASON, not_before, origin, tries, without_ours
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
+from quiesce.testing.contracts.expectations import closes_twice, is_a_resource_of, raised, within
 
 _BOUND = 20.0
 
@@ -53,14 +53,9 @@ def record(offset: int = 3, key: bytes | None = b"k", value: bytes | None = b"v"
     return Record("orders", 2, offset, key, value, OWN, 1_700_000_000.0)
 
 
-def within(seconds: float) -> Deadline:
-    return Deadline(asyncio.get_running_loop().time() + seconds)
-
-
 async def both_are_resources_of_part_producers(world: AsidesWorld) -> None:
     for one in (await world.dead_letters(), await world.retry_topic()):
-        assert one.name
-        assert one.part is Part.PRODUCERS
+        is_a_resource_of(Part.PRODUCERS, one)
 
 
 async def a_dead_letter_is_the_record_and_says_why(world: AsidesWorld) -> None:
@@ -103,25 +98,16 @@ async def each_pass_is_a_record_of_its_own_with_the_first_origin(world: AsidesWo
 
 async def closed_is_closed(world: AsidesWorld) -> None:
     letters = await world.dead_letters()
-    assert not (await letters.close(within(5))).forced
-    assert not (await letters.close(within(5))).forced, "a second close"
-    try:
-        await letters.set_aside(record(), WHY, within(_BOUND))
-    except IntakeClosed:
-        return
-    raise AssertionError("it took a record after its close")
+    await closes_twice(letters, 5.0)
+    await raised(IntakeClosed, letters.set_aside(record(), WHY, within(_BOUND)), "it took a record after its close")
 
 
 async def in_silence_it_is_said_by_the_deadline_and_later_it_is_kept_once(world: AsidesWorld) -> None:
     letters = await world.dead_letters()
     await letters.set_aside(record(1), WHY, within(_BOUND))
     await world.silence()
-    try:
-        await letters.set_aside(record(2), WHY, within(0.5))
-    except Unavailable:
-        pass
-    else:
-        raise AssertionError("it says that it is kept, and nobody answered")
+    in_vain = letters.set_aside(record(2), WHY, within(0.5))
+    await raised(Unavailable, in_vain, "it says that it is kept, and nobody answered")
     await world.speak()
     async with asyncio.timeout(_BOUND):
         while True:
