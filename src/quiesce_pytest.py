@@ -18,7 +18,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
@@ -28,15 +28,7 @@ if TYPE_CHECKING:
     from quiesce.testing.postgres_address import PostgresAddress
     from quiesce.testing.shared_servers import SharedAddresses, SharedServers
 
-NEEDED_BY_FIXTURE = {
-    "postgres": "postgres",
-    "own_postgres": "postgres",
-    "kafka": "kafka",
-    "own_kafka": "kafka",
-    "tansu": "tansu",
-    "pgbouncer": "pgbouncer",
-}
-_NOT_HERE = "not here: "
+Server = TypeVar("Server", "LocalPostgres", "LocalKafka")
 _SERVERS: "pytest.StashKey[SharedServers | SharedAddresses]" = pytest.StashKey()
 
 
@@ -46,27 +38,29 @@ class MakeTopic(Protocol):
     def __call__(self, name_prefix: str = "t", partitions: int = 3, **config: str) -> str: ...
 
 
-def _refuse_missing(servers: "SharedServers") -> None:
-    from quiesce.testing.shared_servers import REQUIRE_VARIABLE, TITLES
-
-    for part in filter(None, (name.strip() for name in os.environ.get(REQUIRE_VARIABLE, "").split(","))):
-        if part not in TITLES:
-            raise pytest.UsageError(f"{REQUIRE_VARIABLE} got {part!r}: it takes {', '.join(TITLES)}")
-        if part in servers.missing:
-            raise pytest.UsageError(f"{REQUIRE_VARIABLE} names {part}, and it is missing. {servers.missing[part]}")
-
-
 def _needed(item: pytest.Item) -> set[str]:
     """The parts that a test needs, by its fixtures and by the mark `needs`."""
-    from quiesce.testing.shared_servers import TITLES
+    from quiesce.errors import SettingsError
+    from quiesce.testing.needs import needed
 
-    fixtures: set[str] = set(getattr(item, "fixturenames", ()))
-    needed = {part for fixture, part in NEEDED_BY_FIXTURE.items() if fixture in fixtures}
-    for mark in item.iter_markers("needs"):
-        needed |= set(mark.args)
-    if unknown := needed - set(TITLES):
-        raise pytest.UsageError(f"{item.nodeid} needs {', '.join(unknown)}: it takes {', '.join(TITLES)}")
-    return needed
+    marked = {part for mark in item.iter_markers("needs") for part in mark.args}
+    try:
+        return needed(item.nodeid, getattr(item, "fixturenames", ()), marked)
+    except SettingsError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _starting(server: "Callable[..., Server]") -> "Iterator[Callable[..., Server]]":
+    """Gives what starts servers with options of their own, and closes them when the test is over."""
+    started: list[Server] = []
+
+    def start(**options: Any) -> Server:
+        started.append(server(**options))
+        return started[-1].start()
+
+    yield start
+    for one in started:
+        one.close()
 
 
 def _address(config: pytest.Config, part: str) -> str:
@@ -85,6 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     try:
+        from quiesce.errors import QuiesceError
+        from quiesce.testing.needs import refuse_missing
         from quiesce.testing.shared_servers import SharedAddresses, SharedServers
     except ImportError as error:
         raise pytest.UsageError(f"the servers for the tests cannot be started: {error}") from error
@@ -95,7 +91,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     else:
         servers = SharedServers()
         session.config.stash[_SERVERS] = servers
-        _refuse_missing(servers)
+        try:
+            refuse_missing(servers.missing)
+        except QuiesceError as error:
+            raise pytest.UsageError(str(error)) from error
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -116,10 +115,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    from quiesce.testing.needs import skip_reason
+
     missing = config.stash[_SERVERS].missing
     for item in items:
-        if absent := sorted(_needed(item) & set(missing)):
-            item.add_marker(pytest.mark.skip(reason=_NOT_HERE + ", ".join(absent)))
+        if absent := _needed(item) & set(missing):
+            item.add_marker(pytest.mark.skip(reason=skip_reason(absent)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -137,24 +138,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    files: dict[str, list[str]] = {}
-    for report in terminalreporter.stats.get("skipped", []):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-        _, found, absent = reason.partition(_NOT_HERE)
-        if found:
-            files.setdefault(absent, []).append(report.nodeid.partition("::")[0])
-    if not files:
-        return
-    from quiesce.testing.shared_servers import TITLES
+    from quiesce.testing.needs import could_not_run
 
-    missing = config.stash[_SERVERS].missing
-    told = []
-    for absent, where in files.items():
-        parts = absent.split(", ")
-        names = " and ".join(TITLES[part] for part in parts)
-        advice = " ".join(missing.get(part, "") for part in parts)
-        told.append(f"{len(where)} tests in {', '.join(sorted(set(where)))} need {names}. {advice}")
-    terminalreporter.write_line(f"COULD NOT RUN: {'; '.join(told)}", yellow=True, bold=True)
+    skipped = [
+        (report.nodeid.partition("::")[0], report.longrepr[2])
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    ]
+    if line := could_not_run(skipped, config.stash[_SERVERS].missing):
+        terminalreporter.write_line(line, yellow=True, bold=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -205,15 +197,7 @@ def own_postgres() -> "Iterator[Callable[..., LocalPostgres]]":
     """Starts a PostgreSQL server that the test may stop: takes what `LocalPostgres` takes. Closed afterwards."""
     from quiesce.testing.postgres import LocalPostgres
 
-    started: list[LocalPostgres] = []
-
-    def start(**options: Any) -> LocalPostgres:
-        started.append(LocalPostgres(**options))
-        return started[-1].start()
-
-    yield start
-    for server in started:
-        server.close()
+    yield from _starting(LocalPostgres)
 
 
 @pytest.fixture(scope="session")
@@ -254,15 +238,7 @@ def own_kafka() -> "Iterator[Callable[..., LocalKafka]]":
     """Starts a Kafka broker that the test may stop: takes what `LocalKafka` takes. Closed afterwards."""
     from quiesce.testing.kafka import LocalKafka
 
-    started: list[LocalKafka] = []
-
-    def start(**options: Any) -> LocalKafka:
-        started.append(LocalKafka(**options))
-        return started[-1].start()
-
-    yield start
-    for broker in started:
-        broker.close()
+    yield from _starting(LocalKafka)
 
 
 @pytest.fixture(scope="session")

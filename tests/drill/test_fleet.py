@@ -21,11 +21,19 @@ HERE = Path(__file__).parent
 class Scene:
     """A fleet behind a balancer, and clients that ask all the time."""
 
-    def __init__(self, target: str, logs: Path | None = None) -> None:
+    def __init__(self, target: str | tuple[str, ...], logs: Path | None, start_bound: float) -> None:
         self.balancer = Balancer(probe_every=0.05)
         self.told: list[str] = []
         recipe = Recipe("r", target, {"PYTHONPATH": str(HERE)})
-        self.fleet = Fleet(recipe, self.balancer, prestop=0.2, grace_period=8, logs=logs, tell=self.told.append)
+        self.fleet = Fleet(
+            recipe,
+            self.balancer,
+            prestop=0.2,
+            grace_period=8,
+            start_bound=start_bound,
+            logs=logs,
+            tell=self.told.append,
+        )
         self.answers: list[tuple[int, str]] = []
         self.cut: list[str] = []
         self._asking = True
@@ -45,8 +53,10 @@ class Scene:
 
 
 @contextlib.asynccontextmanager
-async def scene(target: str = "standin_services:standin", logs: Path | None = None) -> AsyncIterator[Scene]:
-    made = Scene(target, logs)
+async def scene(
+    target: str | tuple[str, ...] = "standin_services:standin", logs: Path | None = None, start_bound: float = 60.0
+) -> AsyncIterator[Scene]:
+    made = Scene(target, logs, start_bound)
     await made.balancer.start()
     try:
         yield made
@@ -187,6 +197,20 @@ async def test_a_replica_that_cannot_start_is_told_with_its_own_words() -> None:
         assert s.fleet.replicas == []
 
 
+async def test_a_replica_that_never_gets_ready_is_told_with_its_bound_and_is_gone() -> None:
+    async with scene(("sleep", "50"), start_bound=0.5) as s:
+        adding = asyncio.create_task(s.fleet.add())
+        async with asyncio.timeout(5):
+            while not s.fleet.replicas:
+                await asyncio.sleep(0.001)
+        pid = s.fleet.replicas[0].process.pid
+        with pytest.raises(StartError, match=r"^r-1 was not ready after 0\.5 s.*it wrote nothing"):
+            await adding
+
+        assert s.fleet.replicas == []
+        assert not os.path.exists(f"/proc/{pid}")
+
+
 async def test_a_retirement_goes_on_when_its_caller_is_cancelled_and_is_not_begun_twice() -> None:
     """A second SIGTERM would make the replica give up its work."""
     async with scene() as s:
@@ -225,6 +249,21 @@ async def test_close_kills_at_once_and_leaves_no_file() -> None:
 
         assert not os.path.exists(f"/proc/{pid}")
         assert not log.parent.exists()
+        assert s.fleet.shutdowns == []
+
+
+async def test_close_waits_for_no_prestop() -> None:
+    async with scene() as s:
+        replica = await s.fleet.add()
+        retiring = asyncio.create_task(s.fleet.retire(replica, "end", prestop=30))
+        async with asyncio.timeout(5):
+            while replica.state != "preStop":
+                await asyncio.sleep(0.01)
+        async with asyncio.timeout(15):
+            await s.fleet.close()
+        await asyncio.wait({retiring})
+
+        assert retiring.cancelled()
         assert s.fleet.shutdowns == []
 
 

@@ -4,21 +4,18 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 from quiesce.drill.balancer import Balancer
+from quiesce.drill.launch import HOST, launch, until_ready
+from quiesce.drill.owned_tasks import OwnedTasks
 from quiesce.drill.replica import Recipe, Replica, shutdown_of, slowest_worker
 from quiesce.drill.verdict import Kill, Shutdown
 from quiesce.errors import StartError
 from quiesce.testing.loopback import free_port
 from quiesce.testing.process import log_tail
-from quiesce.testing.service_process import ServiceProcess
 
-T = TypeVar("T")
-
-HOST = "127.0.0.1"
 _PORT_ATTEMPTS = 3
 _WATCH_EVERY = 0.2
 _ENDPOINT_LINGERS = 1.0
@@ -68,7 +65,7 @@ class Fleet:
         self._tell = tell
         self._made = 0
         self._watching: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = OwnedTasks()
         self.replicas: list[Replica] = []
         """Those that are not over yet, oldest first."""
         self.shutdowns: list[Shutdown] = []
@@ -90,12 +87,12 @@ class Fleet:
         name = f"{self._recipe.name}-{number}"
         for attempt in range(_PORT_ATTEMPTS):
             began = time.monotonic()
-            replica = await self._owned(self._launch(name, number), f"start {name}")
+            replica = await self._tasks.run(self._launch(name, number), f"start {name}")
             try:
-                await self._until_ready(replica)
+                await until_ready(replica, self._balancer, self._start_bound)
                 break
             except StartError as error:
-                await self._owned(self._drop(replica), f"drop {name}")
+                await self._tasks.run(self._drop(replica), f"drop {name}")
                 # Somebody took the port between our look and the replica's.
                 if attempt == _PORT_ATTEMPTS - 1 or "is taken by another process" not in str(error):
                     raise
@@ -111,7 +108,7 @@ class Fleet:
         """
         if replica.ending is None:
             prestop = self._prestop if prestop is None else prestop
-            replica.ending = self._own(self._retire(replica, reason, prestop), f"retire {replica.name}")
+            replica.ending = self._tasks.own(self._retire(replica, reason, prestop), f"retire {replica.name}")
         await asyncio.shield(replica.ending)
 
     async def replace(self, replica: Replica, reason: str = "rolling update") -> Replica:
@@ -128,66 +125,30 @@ class Fleet:
             replica.state = "killed"
             connections = self._balancer.note_kill(replica.name)
             self._tell(f"{replica.name} gets SIGKILL with {connections} connections open to it")
-            replica.ending = self._own(self._bury(replica, connections), f"bury {replica.name}")
+            replica.ending = self._tasks.own(self._bury(replica, connections), f"bury {replica.name}")
         await asyncio.shield(replica.ending)
 
     async def stop_all(self, reason: str) -> None:
         """Takes down what is left, all at once and without preStop: nobody sends anything any more."""
         # A replica that is just being launched joins the fleet first.
-        await self._settle("start ")
+        await self._tasks.settle("start ")
         retiring = [self.retire(replica, reason, prestop=0) for replica in list(self.replicas)]
         await asyncio.gather(*retiring)
-        await self._settle("")
+        await self._tasks.settle()
 
     async def close(self) -> None:
         """Kills what still runs and deletes what it wrote. Quick; also after `stop_all`, and twice."""
         if self._watching is not None:
             self._watching.cancel()
-        await self._settle("start ")
+        await self._tasks.settle("start ")
         await asyncio.gather(*(self._drop(replica) for replica in list(self.replicas)))
-        for task in self._tasks:
-            # A preStop that is still slept, a wait for a process that is gone.
-            task.cancel()
-        await self._settle("")
-
-    def _own(self, work: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
-        """A task that a cancelled caller does not take with it."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            # Seen, although the caller who would have raised it may be gone.
-            task.exception()
-
-    async def _owned(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        return await asyncio.shield(self._own(work, name))
-
-    async def _settle(self, prefix: str) -> None:
-        """Waits for our own tasks whose name begins so. Each is bounded by itself."""
-        tasks = [task for task in self._tasks if task.get_name().startswith(prefix)]
-        if tasks:
-            await asyncio.wait(tasks)
+        # A preStop that is still slept, a wait for a process that is gone.
+        await self._tasks.end()
 
     async def _launch(self, name: str, number: int) -> Replica:
         port = free_port()
-        environment = {**self._recipe.environment, "HOST": HOST, "PORT": str(port)}
         self._tell(f"{name} starts on port {port}")
-        try:
-            process = ServiceProcess(self._recipe.target, environment=environment, name=name)
-        except OSError as error:
-            raise StartError(
-                f"cannot make a directory for {name}: {error.strerror}. Set TMPDIR to a directory that can be written"
-            ) from error
-        try:
-            await asyncio.to_thread(process.start)
-        except BaseException:
-            process.discard()
-            raise
-        replica = Replica(name, number, port, process)
+        replica = await launch(self._recipe, name, number, port)
         self.replicas.append(replica)
         # Of several that are launched at once, the first that was asked for is the oldest.
         self.replicas.sort(key=lambda replica: replica.number)
@@ -219,34 +180,12 @@ class Fleet:
         await asyncio.to_thread(replica.process.kill)
         backend = self._balancer.backend(replica.name)
         self.kills.append(Kill(replica.name, connections, backend.given_when_dead if backend is not None else 0))
-        self._own(self._linger(replica), f"linger {replica.name}")
+        self._tasks.own(self._linger(replica), f"linger {replica.name}")
 
     async def _linger(self, replica: Replica) -> None:
         # As the endpoint of a dead pod goes some time after the pod: until then its port refuses.
         await asyncio.sleep(_ENDPOINT_LINGERS)
         await self._drop(replica)
-
-    async def _until_ready(self, replica: Replica) -> None:
-        ready = asyncio.create_task(self._balancer.until_ready(replica.name))
-        deadline = time.monotonic() + self._start_bound
-        try:
-            while not ready.done():
-                await asyncio.wait({ready}, timeout=0.1)
-                if ready.done():
-                    return
-                if not replica.process.alive:
-                    report = await asyncio.to_thread(replica.process.report)
-                    why = report["reason"] if report is not None else log_tail(replica.process.log)
-                    raise StartError(f"{replica.name} ended before it was ready: {why}")
-                if time.monotonic() > deadline:
-                    backend = self._balancer.backend(replica.name)
-                    why = backend.health.reason if backend is not None else ""
-                    raise StartError(
-                        f"{replica.name} was not ready after {self._start_bound:g} s"
-                        f"{f' ({why})' if why else ''}: {log_tail(replica.process.log)}"
-                    )
-        finally:
-            ready.cancel()
 
     async def _watch(self) -> None:
         """Notices replicas that end by themselves."""

@@ -7,8 +7,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from quiesce.drill.balancer import Balancer
-from quiesce.drill.fleet import HOST, Fleet
+from quiesce.drill.fleet import Fleet
 from quiesce.drill.judging import Played, judge
+from quiesce.drill.launch import HOST
 from quiesce.drill.load import OrderLoad
 from quiesce.drill.picture import take_picture
 from quiesce.drill.plan import Plan

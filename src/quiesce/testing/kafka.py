@@ -13,28 +13,14 @@ from typing import Self
 
 from quiesce.errors import StartError
 from quiesce.testing.kafka_address import KafkaAddress
-from quiesce.testing.kafka_programs import archive, broker_jar, find_libs, java_program, missing
+from quiesce.testing.kafka_programs import broker_jar, find_libs, java_command, missing
+from quiesce.testing.kafka_settings import broker_settings, with_users, write_settings
 from quiesce.testing.loopback import answers, free_port
-from quiesce.testing.process import (
-    GuardedProcess,
-    fresh_directory,
-    remove_directory,
-    spawn,
-    told,
-    wait_until,
-)
+from quiesce.testing.process import GuardedProcess, fresh_directory, remove_directory, spawn, told, wait_until
 
 _FORMAT_BOUND = 60.0
 _START_BOUND = 60.0
 _PORT_ATTEMPTS = 3
-# A test broker lives for seconds: the quick compiler alone, a collector without threads, a small heap.
-_JVM = (
-    "-Xmx256m",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-XX:-UsePerfData",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-)
 
 
 class LocalKafka:
@@ -209,62 +195,12 @@ class LocalKafka:
             raise
 
     def _write_settings(self) -> None:
-        client, controller = f"127.0.0.1:{self.port}", f"127.0.0.1:{self._controller_port}"
-        settings = {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": controller,
-            "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{client}",
-            "log.dirs": str(self.directory / "data"),
-            "auto.create.topics.enable": "false",
-            # One broker holds the only copy of everything.
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
-            # A broker killed and started again is refused until the session of its former life has run out (9
-            # s).
-            "broker.session.timeout.ms": "2000",
-            "broker.heartbeat.interval.ms": "300",
-            # Quick: few internal partitions, no waiting for more members, short sessions where a test asks
-            # for it.
-            "offsets.topic.num.partitions": "4",
-            "transaction.state.log.num.partitions": "4",
-            "share.coordinator.state.topic.num.partitions": "4",
-            "group.initial.rebalance.delay.ms": "0",
-            "group.min.session.timeout.ms": "500",
-            # The same for members of the protocol `consumer`, for whom the broker decides.
-            "group.consumer.min.heartbeat.interval.ms": "100",
-            "group.consumer.heartbeat.interval.ms": "100",
-            "group.consumer.min.session.timeout.ms": "1000",
-            "group.consumer.session.timeout.ms": "6000",
-        } | self._properties
+        settings = broker_settings(self.directory / "data", port=self.port, controller_port=self._controller_port)
+        settings |= self._properties
         if self._users:
-            settings = self._with_users(settings)
-        try:
-            lines = [f"{name}={value}" for name, value in settings.items()]
-            self._settings_file.write_text("\n".join(lines) + "\n")
-        except OSError as error:
-            raise StartError(f"cannot write Kafka's settings in {self.directory}: {error.strerror}") from error
-
-    def _with_users(self, settings: Mapping[str, str]) -> dict[str, str]:
-        self._sasl_port = self._sasl_port or free_port()
-        logins = " ".join(f'user_{name}="{password}"' for name, password in self._users.items())
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        return {
-            **settings,
-            "listeners": f"{settings['listeners']},SASL://127.0.0.1:{self._sasl_port}",
-            "advertised.listeners": f"{settings['advertised.listeners']},SASL://{self.sasl_bootstrap}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl.plain.sasl.jaas.config": f"{module} required {logins};",
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            # The plain listener, the controller's and ours.
-            "super.users": "User:ANONYMOUS",
-        }
+            self._sasl_port = self._sasl_port or free_port()
+            settings = with_users(settings, self._users, self._sasl_port)
+        write_settings(settings, self._settings_file)
 
     def _format(self) -> None:
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -296,6 +232,4 @@ class LocalKafka:
 
     def _java(self, *arguments: str) -> list[str]:
         assert self._libs is not None, "else it is missing"
-        classes = archive(self._libs)
-        quick = [f"-XX:SharedArchiveFile={classes}"] if classes.exists() else []
-        return [java_program(), *_JVM, *quick, "-cp", f"{self._libs}/*", *arguments]
+        return java_command(self._libs, *arguments)

@@ -12,6 +12,14 @@ LIBS_VARIABLE = "QUIESCE_KAFKA_LIBS"
 _LIBS = Path("tools", "kafka", "libs")
 _LEAST_JAVA = 17
 _JAVA_BOUND = 30.0
+# A test broker lives for seconds: the quick compiler alone, a collector without threads, a small heap.
+_JVM = (
+    "-Xmx256m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 
 
 def find_libs() -> Path | None:
@@ -49,6 +57,13 @@ def missing(libs: Path | None) -> str | None:
             f"or name their directory in {LIBS_VARIABLE}"
         )
     return None
+
+
+def java_command(libs: Path, *arguments: str) -> list[str]:
+    """How to run a program of `libs`: more options for Java, the class, and what the program takes."""
+    classes = archive(libs)
+    quick = [f"-XX:SharedArchiveFile={classes}"] if classes.exists() else []
+    return [java_program(), *_JVM, *quick, "-cp", f"{libs}/*", *arguments]
 
 
 def java_program() -> str:

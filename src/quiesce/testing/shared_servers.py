@@ -18,7 +18,6 @@ from quiesce.testing.postgres_address import PostgresAddress
 from quiesce.testing.tansu import LocalTansu
 
 ADDRESS_VARIABLES = {"postgres": "QUIESCE_TEST_POSTGRES_DSN", "kafka": "QUIESCE_TEST_KAFKA_BOOTSTRAP"}
-REQUIRE_VARIABLE = "QUIESCE_TEST_REQUIRE"
 TITLES = {
     "postgres": "PostgreSQL",
     "kafka": "Apache Kafka",
