@@ -126,6 +126,7 @@ def test_K34_a_letter_goes_back_as_it_came_and_only_once(dead: Dead) -> None:
         "redriven": 2,
         "dismissed": 0,
         "left": 2,
+        "read_to_end": True,
         "refused": [],
         "dry_run": False,
     }
@@ -172,6 +173,14 @@ def test_a_limit_and_a_rate_send_so_many_in_order(dead: Dead) -> None:
     assert dead.json("redrive", "--all", "--limit", "2")["redriven"] == 1
     assert [one.value for one in dead.back()] == [f"value {number}".encode() for number in range(5)]
     assert dead.waiting() == []
+
+
+def test_how_many_wait_is_said_only_of_letters_that_were_looked_at(dead: Dead) -> None:
+    dead.fill([dead.letter(number) for number in range(5)])
+    assert dead.run("redrive", "--all", "--limit", "2", "--dry-run")[1] == "would redrive 2 letters; at least 3 wait\n"
+    assert dead.json("redrive", "--all", "--limit", "2", "--dry-run")["read_to_end"] is False
+    assert dead.run("redrive", "--all", "--limit", "5", "--dry-run")[1].endswith("; how many wait is not known\n")
+    assert dead.run("redrive", "--event", "event-3", "--limit", "2")[1] == "redriven: 1 letters; 4 wait\n"
 
 
 def test_letters_go_to_another_topic_and_say_where_they_were_first_read(dead: Dead, topic: MakeTopic) -> None:

@@ -7,7 +7,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaError, Message
 
 from quiesce.kafka.flight import Flight, Reports
-from quiesce.outbox.event import PlainEvent
+from quiesce.outbox.event import ClaimedEvent, PlainEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome
 
 REPORT = cast(Message, None)
@@ -18,7 +18,7 @@ def events(count: int) -> list[PlainEvent]:
     return [PlainEvent(n, uuid4(), "k", "t", "Happened", b"", {}) for n in range(count)]
 
 
-def judge(error: KafkaError, _: Message) -> tuple[Outcome | None, Callable[[], None] | None]:
+def judge(error: KafkaError, _: Message, __: ClaimedEvent) -> tuple[Outcome | None, Callable[[], None] | None]:
     return (Dead("too large") if error.code() == KafkaError.MSG_SIZE_TOO_LARGE else None), None
 
 
@@ -49,7 +49,7 @@ async def test_what_a_refusal_sets_off_finds_its_outcome_noted() -> None:
     """It may end the call, from the other thread, in that very instant."""
     seen: list[Outcome | None] = []
 
-    def judge_and_end(_: KafkaError, __: Message) -> tuple[Outcome, Callable[[], None]]:
+    def judge_and_end(_: KafkaError, __: Message, ___: ClaimedEvent) -> tuple[Outcome, Callable[[], None]]:
         return Dead("forbidden"), lambda: seen.append(flight.outcomes.get(flight.events[0].id))
 
     flight = Flight(judge_and_end, events(1), Reports())

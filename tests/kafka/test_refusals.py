@@ -153,6 +153,22 @@ async def test_O7_a_refused_batch_condemns_no_event_in_it(cluster: MockCluster) 
     await publisher.close(within(1))
 
 
+async def test_an_event_that_its_headers_make_too_large_is_found_at_once(
+    cluster: MockCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was larger than a batch may be, and so alone in its own."""
+    topic = cluster.create_topic("t")
+    publisher = await KafkaPublisher(cluster.bootstrap, settings={"batch.size": 1000}).open()
+    cluster.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
+    large = event(topic, trace="x" * 2000)
+    answers = await publisher.publish([large])
+    assert isinstance(answers[large.id], Dead)
+    await publisher.discard(within(2))
+    assert await outcomes(publisher, topic, 3) == [DISPATCHED] * 3
+    assert "each message is sent alone" not in caplog.text
+    await publisher.close(within(1))
+
+
 async def as_a_relay_does(publisher: KafkaPublisher, *pages: list[ClaimedEvent]) -> list[Outcome]:
     """Publishes pages at once, discards, and offers in order what was not dispatched, until all is. Returns the
     refusals."""

@@ -72,7 +72,7 @@ def test_no_broker_is_told_at_once_with_address_and_reason_and_in_a_few_lines(st
 @pytest.mark.serial
 def test_no_database_is_told_without_the_user_and_named_once(start: Start, nobody: str) -> None:
     process = start("needs_postgres", DSN=f"postgresql://someone:hush@{nobody}/shop")
-    process.wait_for(r"postgres is not available \(try 1\)", within=5)
+    process.wait_for(r"postgres is not available \(try 1\)", within=15)
     reason = readiness(process)["reason"]
     assert reason.startswith("postgres is not available: postgresql://")
     assert "someone" not in reason

@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import asyncpg
 import pytest
@@ -136,8 +137,15 @@ async def test_none_of_many_is_no_event_and_no_error(door: Door, look: Connectio
         (event("k", object()), PayloadNotSerialisable),
         (event("k", b"x" * 2000), EventTooLarge),
         (event("", b""), EnqueueError),
+        (event("k", "half \ud800"), PayloadNotSerialisable),
+        (event("half \ud800"), EnqueueError),
+        (event("k", n="half \ud800"), EnqueueError),
+        (replace(event(), topic="half \ud800"), EnqueueError),
+        (replace(event(), topic="no topic!"), EnqueueError),
+        (replace(event(), id=5), EnqueueError),  # type: ignore[arg-type]
+        (replace(event(), headers=None), EnqueueError),  # type: ignore[arg-type]
     ],
-    ids=["not JSON", "too large", "no key"],
+    ids=["not JSON", "too large", "no key", "half", "half key", "half header", "half topic", "topic", "id", "headers"],
 )
 async def test_a_refused_event_leaves_the_transaction_usable(
     door: Door, look: Connection, refused: OutboxEvent, error: type[EnqueueError]

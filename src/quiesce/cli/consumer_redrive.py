@@ -1,4 +1,4 @@
-"""`quiesce consumer redrive`: dead letters go back to where they came from."""
+"""`quiesce consumer redrive`: dead letters go back to where they came from, or are dismissed."""
 
 import argparse
 import asyncio
@@ -27,14 +27,16 @@ _SHOWN = 20
 def add_to(topics: Any) -> None:
     parser = topics.add_parser(
         "redrive",
-        help="send dead letters back",
+        help="send dead letters back, or dismiss them",
         description="Sends dead letters back to the topic and partition in which they were first read, with the same "
         "key, value, event id and headers. Name which: those that match all that is given. A consumer with an inbox "
         "handles each once, however often it is sent back. Each goes behind what came after it. Every group that reads "
         "the topic sees it again; --to sends it to the retry topic of one group instead.",
         epilog="What was sent back is marked in the dead-letter topic, and is not sent back again. Look first with "
-        "--dry-run, and with quiesce consumer dead list, which takes the same flags. Ctrl-C stops between two pieces "
-        "of at most 100. Exit status: 0 done; 1 failed, or some letters could not be sent back; 130 Ctrl-C.",
+        "--dry-run, and with quiesce consumer dead list, which takes the same flags. Ctrl-C, or SIGTERM, ends it "
+        "behind the piece in hand, of at most 100 letters; while it first reads which letters wait, at once. The "
+        "second one ends it at once in any case. Exit status: 0 done; 1 failed, or some letters could not be sent "
+        "back; 130 Ctrl-C, or SIGTERM.",
     )
     add_topic(parser)
     add_selection(parser)
@@ -127,6 +129,7 @@ def _tell(arguments: argparse.Namespace, progress: "Progress") -> None:
                 "redriven": 0 if arguments.dismiss else progress.done,
                 "dismissed": progress.done if arguments.dismiss else 0,
                 "left": progress.left,
+                "read_to_end": progress.read_to_end,
                 "refused": [
                     {"partition": letter.partition, "offset": letter.offset, "why": why}
                     for letter, why in progress.refused
@@ -136,9 +139,16 @@ def _tell(arguments: argparse.Namespace, progress: "Progress") -> None:
         )
         return
     verb = ("would dismiss", "dismissed:") if arguments.dismiss else ("would redrive", "redriven:")
-    wait = progress.left + len(progress.refused)
-    print(f"{verb[0] if arguments.dry_run else verb[1]} {progress.done:,} letters; {wait:,} wait", flush=True)
+    print(f"{verb[0] if arguments.dry_run else verb[1]} {progress.done:,} letters; {_waiting(progress)}", flush=True)
     for letter, why in progress.refused[:_SHOWN]:
         print(f"not sent back: partition {letter.partition}, offset {letter.offset}: {why}", file=sys.stderr)
     if len(progress.refused) > _SHOWN:
         print(f"{len(progress.refused) - _SHOWN:,} more were not sent back", file=sys.stderr)
+
+
+def _waiting(progress: "Progress") -> str:
+    known = progress.left + len(progress.refused)
+    if progress.read_to_end:
+        return f"{known:,} wait"
+    # It ended before it had looked at all of them.
+    return f"at least {known:,} wait" if known else "how many wait is not known"

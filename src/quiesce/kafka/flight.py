@@ -11,7 +11,7 @@ from quiesce.outbox.answers import Answers
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.outcome import Outcome
 
-Judge = Callable[[KafkaError, Message], tuple[Outcome | None, Callable[[], None] | None]]
+Judge = Callable[[KafkaError, Message, ClaimedEvent], tuple[Outcome | None, Callable[[], None] | None]]
 """What a refusal means for one event, and what is to be called once that is noted, if anything. None for the outcome
 leaves its fate unknown."""
 
@@ -95,11 +95,11 @@ class Flight:
 
     def report_refused(self, place: int, error: KafkaError, message: Message) -> None:
         """A delivery report that is no ack. Called on the poller's thread or the loop's."""
-        event_id = self.events[place].id
-        outcome, then = self._judge(error, message)
+        event = self.events[place]
+        outcome, then = self._judge(error, message, event)
         if outcome is not None:
-            self.outcomes.refused[event_id] = outcome
-        self._others.append(event_id)
+            self.outcomes.refused[event.id] = outcome
+        self._others.append(event.id)
         if then is not None:
             # Only now: it may end this call, which then has the outcome.
             then()

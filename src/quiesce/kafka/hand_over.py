@@ -1,4 +1,4 @@
-"""Handing the events of one call over to the producer."""
+"""Handing the events of one call over to the producer, and what of them cannot go, which is found out before."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from math import inf
 
-from quiesce.kafka.blocking import until
+from quiesce.kafka.blocking import in_thread, until
 from quiesce.kafka.flight import Flight, Report
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.silence import PATIENCE, Silence
@@ -43,6 +43,22 @@ def make_longer(handle: Handle, flight: Flight, known: int) -> None:
     if handle.offer_all(flight, events, flight.reports[known:]) < len(events):
         # A queue that is shorter than anybody would make it. What is missing must not be overtaken.
         handle.fail("its local queue is full")
+
+
+async def cannot_go(
+    handle: Handle, events: Sequence[ClaimedEvent], topics_of: Collection[str], topics: Topics
+) -> list[tuple[ClaimedEvent, Outcome]]:
+    """The events of a call that cannot be sent now, or never, each with its outcome. `topics_of` are those of the
+    events; those that the producer has found shut are asked about again, and librdkafka is made to."""
+    shut = {topic: handle.refusals.shut.pop(topic) for topic in topics_of if topic in handle.refusals.shut}
+    if shut:
+        topics.shut(shut)
+    found = await topics.refusals(events, topics_of, handle.over)
+    again = shut.keys() - {event.topic for event, _ in found}
+    if again:
+        asked = in_thread("quiesce-kafka-topics", handle.look_again(again))
+        await asyncio.wait({asked, handle.over}, return_when=asyncio.FIRST_COMPLETED)
+    return found
 
 
 async def hand_over(

@@ -1,4 +1,4 @@
-"""One librdkafka producer: what is handed to it, what its reports mean, and its end.
+"""One librdkafka producer: what is handed to it, and its end.
 
 A handle is given up as a whole: after `purge` and `drop` nothing of it can reach a broker any more.
 """
@@ -11,18 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import attrgetter
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from quiesce.kafka import questions
 from quiesce.kafka.answering import Answering
 from quiesce.kafka.blocking import on_loop, until
 from quiesce.kafka.flight import Flight, Report
-from quiesce.kafka.outgoing import Headers, headers_of
+from quiesce.kafka.outgoing import NOT_FOR_KAFKA, Headers, headers_of
 from quiesce.kafka.pioneers import Pioneers
+from quiesce.kafka.refusals import Refusals
 from quiesce.kafka.settings import Settings, refused_settings
-from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named, no_leader
+from quiesce.kafka.size_limits import Batching
+from quiesce.kafka.verdict import named
 from quiesce.outbox.event import ClaimedEvent
-from quiesce.outbox.outcome import Dead, Outcome, Retry
+from quiesce.outbox.outcome import Dead
 
 _LOG = logging.getLogger("quiesce.kafka")
 
@@ -44,36 +46,26 @@ class Handle:
     of what was acked; it is given up as well, but by whoever called `publish`.
     """
 
-    def __init__(self, settings: Settings, *, batch_size: int, alone: bool, late: bool = False) -> None:
-        """`batch_size` in bytes; `alone` makes each message a batch of its own; `late`: see `Answering`."""
+    def __init__(self, settings: Settings, batching: Batching, *, late: bool = False) -> None:
+        """`late`: see `Answering`."""
         self._loop = asyncio.get_running_loop()
-        self.batch_size = batch_size
-        self.alone = alone
-        self.shut: dict[str, Outcome] = {}
-        """Topics that turned out not to exist, or not to be open to us, with the outcome of their events."""
-        self.leaderless: set[tuple[str, int]] = set()
-        """Partitions, by topic and number, that nothing is heard of."""
+        self.batching = batching
+        self.refusals = Refusals(batching, self.fail)
         self.draining = False
         """Nothing more is handed over: the producer will be replaced once all is answered that can be."""
         self.pioneers = Pioneers()
         self.scouts: list[tuple[Flight, ClaimedEvent]] = []
         """Pioneers that are under way."""
-        self.refused_batches: set[str] = set()
-        """Topics that refused a batch as too large, where it could not be told which message was."""
         self.broken: str | None = None
         self.ended = False
         self.over: asyncio.Future[None] = self._loop.create_future()
         """Done once the handle is ended or broken."""
-        self.given_up = 0
         self.last_error: str | None = None
         """Why a connection failed, for people."""
         self.failing: asyncio.Future[None] = self._loop.create_future()
         """Done once a connection has failed. librdkafka goes on trying."""
-        config = settings | {"batch.size": batch_size, "error_cb": self._on_error}
-        if alone:
-            config["batch.num.messages"] = 1
         try:
-            producer: Producer = Producer(config)
+            producer: Producer = Producer(settings | batching.settings() | {"error_cb": self._on_error})
         except (KafkaException, TypeError, ValueError) as error:
             raise refused_settings("producer", error) from error
         self._producer: Producer | None = producer
@@ -112,12 +104,12 @@ class Handle:
         produce = self._producer.produce
         ours: Headers = {"id": None, "type": None}
         for number, (id_text, key, topic, kind, payload, own) in enumerate(map(_OUTGOING, events)):
-            headers = ours
-            if own:
-                headers = headers_of(events[number])
-            else:
-                ours["id"], ours["type"] = id_text, kind
             try:
+                headers = ours
+                if own:
+                    headers = headers_of(events[number])
+                else:
+                    ours["id"], ours["type"] = id_text, kind
                 produce(topic, payload, key, _ANY_PARTITION, reports[number], None, 0, headers)
             except BufferError:
                 return number
@@ -126,9 +118,9 @@ class Handle:
                     # The poller hears of it as well, and of what it is about. Until then nothing is handed over.
                     self._loop.call_later(_HEARD, self.fail, named(error.args[0]))
                     return number
-                if not self._refuse(flight, events[number], error.args[0]):
+                if not self.refusals.at_hand_over(flight, events[number], error.args[0]):
                     return len(events)
-            except (TypeError, ValueError) as error:
+            except NOT_FOR_KAFKA as error:
                 flight.refuse(events[number].id, Dead(f"cannot be given to Kafka: {error}"))
         self.answering.handed_over()
         return len(events)
@@ -136,54 +128,6 @@ class Handle:
     def scouts_are_back(self) -> bool:
         """Whether every pioneer is answered; also once there will be no answers."""
         return not self.usable or all(event.id in flight.outcomes for flight, event in self.scouts)
-
-    def _refuse(self, flight: Flight, event: ClaimedEvent, error: KafkaError) -> bool:
-        """Whether more may be handed over."""
-        outcome = judge(error)
-        if outcome is None and error.code() == KafkaError._INVALID_ARG:
-            # librdkafka's word on this event alone: a topic's name that cannot be one.
-            outcome = Dead(named(error))
-        if outcome is not None and about_topic(error):
-            self.shut[event.topic] = outcome
-        if outcome is None:
-            self.fail(named(error))
-        else:
-            flight.refuse(event.id, outcome)
-            if isinstance(outcome, Retry):
-                # librdkafka may think otherwise of the next event of the key.
-                self.fail(outcome.reason)
-        return self.usable
-
-    def judge(self, error: KafkaError, message: Message) -> tuple[Outcome | None, Callable[[], None] | None]:
-        """The verdict of one delivery report, see `Judge`. Called on the poller's thread."""
-        topic = message.topic() or ""
-        if error.code() in TOO_LARGE and not self._was_alone(message):
-            self.refused_batches.add(topic)
-            self.given_up += 1
-            return None, self._failing(f"a batch for topic {topic!r} is over the topic's size limit")
-        purged = error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-        number = message.partition()
-        if purged and number is not None and (topic, number) in self.leaderless:
-            return no_leader(topic, number), None
-        outcome = judge(error)
-        if outcome is None:
-            self.given_up += 1
-            return None, None if purged else self._failing(named(error))
-        if about_topic(error):
-            self.shut[topic] = outcome
-            # The topic may be there again for the next event of the key.
-            return outcome, self._failing(named(error))
-        return outcome, None
-
-    def _failing(self, reason: str) -> Callable[[], None]:
-        return partial(on_loop, self._loop, self.fail, reason)
-
-    def _was_alone(self, message: Message) -> bool:
-        """Whether a batch that the broker found too large can only have had this message in it.
-
-        librdkafka lets a message larger than the batch size travel, and always alone.
-        """
-        return self.alone or len(message.key() or b"") + len(message.value() or b"") > self.batch_size
 
     def fail(self, reason: str) -> None:
         """Nothing more can be learned from this producer: every call under way ends with what it has."""
@@ -235,7 +179,7 @@ class Handle:
         """
         self.ended = True
         self.answering.serve_by_thread()
-        queued, before = self.queued(), self.given_up
+        queued, before = self.queued(), self.refusals.unknown
         if self.broken is not None:
             # The brokers answer, so that nothing need be doubled: only what was not sent is taken back.
             now = time.monotonic()
@@ -251,7 +195,8 @@ class Handle:
         self._finish_flights()
         await self.drop(deadline)
         # One that was judged just after it was counted as left is not counted twice.
-        return self.given_up + max(0, min(left, queued - (self.given_up - before)))
+        unknown = self.refusals.unknown
+        return unknown + max(0, min(left, queued - (unknown - before)))
 
     def _purge(self, *, in_flight: bool) -> None:
         if self._producer is not None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from quiesce.errors import QuiesceError, Unavailable
 from quiesce.inbox.record import Batch, TopicPartition
@@ -14,12 +14,12 @@ from quiesce.kafka.blocking import on_loop, settle_on_loop
 from quiesce.kafka.commit import Commit
 from quiesce.kafka.consumer_settings import MemberSettings
 from quiesce.kafka.done_beyond import DoneBeyond
-from quiesce.kafka.holdings import Holdings, Plan
+from quiesce.kafka.fetching import POLL_BUSY, Fetching
+from quiesce.kafka.holdings import Holdings
 from quiesce.kafka.loop_watch import LoopWatch
 from quiesce.kafka.pauses import Pauses
 from quiesce.kafka.positions import Positions
 from quiesce.kafka.rebalances import Rebalances
-from quiesce.kafka.records import Reader
 from quiesce.kafka.sender import Sender
 from quiesce.kafka.settings import refused_settings
 from quiesce.kafka.subscription import Subscription
@@ -30,9 +30,6 @@ _LOG = logging.getLogger("quiesce.kafka")
 
 _PROBE = 5.0
 """Seconds that opening waits for a broker."""
-_POLL = 0.05
-_POLL_BUSY = 0.01
-"""Seconds of one poll while a commit may come at any time: nothing ends a poll early but a record."""
 _SLOT_AGAIN = 1.0
 """Seconds between two tries to get a static member's place that somebody holds still."""
 
@@ -52,7 +49,6 @@ class Member:
         self._told = told
         self._closing = False
         self._idle = True
-        self._reader = Reader()
         self._troubles = Troubles(topics, settings.client["group.id"])
         self._pauses = Pauses()
         self.holdings = Holdings(settings.read_ahead, settings.read_ahead_bytes, lambda: on_loop(self._loop, changed))
@@ -70,6 +66,9 @@ class Member:
         )
         self._subscription = Subscription(
             topics, self._troubles, self.holdings.lock, self._rebalances.callbacks, choosy=settings.new_protocol
+        )
+        self._fetching = Fetching(
+            self.holdings, self._done_beyond, self._positions, self._subscription, self._troubles, self._lost
         )
         self.opened: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[None] = self._loop.create_future()
@@ -153,48 +152,12 @@ class Member:
             # Nothing to ask the client for; it is polled again within the time that pausing takes. Whoever takes
             # records makes room, which goes before a commit: the loop has nothing to do while that is answered.
             with self.holdings.lock:
-                self._idle = self._closing or not self.holdings.lock.wait(_POLL_BUSY)
+                self._idle = self._closing or not self.holdings.lock.wait(POLL_BUSY)
             return
         self._pauses.apply(consumer, plan.partitions, plan.paused)
-        self._poll(consumer, plan)
+        self._idle = not self._fetching.poll(consumer, plan, idle=self._idle)
         if not self._idle and not self._told.is_set():
             on_loop(self._loop, self._told.set)
-
-    def _poll(self, consumer: Consumer, plan: Plan) -> None:
-        """Each record is put where a rebalance finds it before the client is called again: any call may bring one."""
-        if not self._idle and plan.room and self._receive(consumer.consume(plan.room, 0)):
-            return
-        # One record ends the wait, the rest of what is there comes with it.
-        self._idle = not self._receive(consumer.consume(1, _POLL_BUSY if plan.busy else _POLL))
-        if not self._idle and plan.room > 1:
-            self._receive(consumer.consume(plan.room - 1, 0))
-
-    def _receive(self, messages: Sequence[Message]) -> bool:
-        """Makes records ready; returns whether there was anything."""
-        if not messages:
-            return False
-        runs, faults = self._reader.read(messages)
-        if runs:
-            self._subscription.heard({one.topic for one in runs})
-            runs = self._done_beyond.left(runs, messages)
-            self.holdings.receive(runs, sum(map(len, messages)) / len(messages), time.monotonic())
-        for error, partition, offset in faults:
-            self._fault(error, partition, offset)
-        return True
-
-    def _fault(self, error: KafkaError, partition: TopicPartition | None, offset: int | None) -> None:
-        """What came in place of a record."""
-        if partition is not None and offset is not None and error.code() == KafkaError._PARTITION_EOF:
-            self._subscription.heard({partition.topic})
-            self.holdings.at_end(partition, offset)
-        elif partition is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._positions.stopped(partition, offset)
-        else:
-            with self.holdings.lock:
-                self._troubles.in_place_of_record(error, partition, ours=partition in self.holdings.partitions)
-                useless = self._troubles.broken or self._troubles.slot_is_held
-            if useless:
-                self._lost(self.holdings.partitions)
 
     def _lost(self, partitions: Collection[TopicPartition]) -> None:
         self._rebalances.lost(partitions)

@@ -4,14 +4,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
-from typing import Any
 from uuid import UUID
 
-from quiesce.errors import IntakeClosed, Unavailable
-from quiesce.kafka.blocking import in_thread, until
+from quiesce.errors import IntakeClosed
+from quiesce.kafka.blocking import until
+from quiesce.kafka.bootstrap import Bootstrap, answers
 from quiesce.kafka.flight import Flight
-from quiesce.kafka.hand_over import hand_over, make_longer, may_be_longer
+from quiesce.kafka.hand_over import cannot_go, hand_over, make_longer, may_be_longer
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.settings import (
     DEFAULT_BATCH_SIZE,
@@ -21,6 +22,7 @@ from quiesce.kafka.settings import (
     whole_number,
 )
 from quiesce.kafka.silence import PATIENCE, Silence
+from quiesce.kafka.size_limits import Batching
 from quiesce.kafka.topics import Topics
 from quiesce.kafka.waiting_keys import Call, WaitingKeys
 from quiesce.lifecycle.deadline import Deadline
@@ -31,13 +33,6 @@ from quiesce.outbox.outcome import Outcome
 
 _LOG = logging.getLogger("quiesce.kafka")
 
-_PROBE = 5.0
-"""Seconds that a broker is waited for, at most."""
-_FIRST_PROBE = 2.0
-"""Seconds that the first `open` waits for a broker that says nothing. Each one that failed doubles them, for a
-broker behind slow TLS or a slow line."""
-_AFTER_ERROR = 0.3
-"""Of that, the part in which another broker, or another try, may still make up for a connection that failed."""
 _LAST = 0.5
 """Seconds to purge and destroy a producer: it takes hundredths."""
 _LEAST = 0.05
@@ -68,10 +63,8 @@ class KafkaPublisher:
         compression = {str(given.get(key, "none")) for key in ("compression.type", "compression.codec")}
         self._topics = Topics(admin_settings(given), compressed=compression != {"none"})
         self._silence = Silence(self._topics)
-        self._address = given.get("bootstrap.servers", given.get("metadata.broker.list"))
-        self._batch_size = whole_number(given, "batch.size", DEFAULT_BATCH_SIZE)
-        self._alone = False
-        self._failed_opens = 0
+        self._bootstrap = Bootstrap(given.get("bootstrap.servers", given.get("metadata.broker.list")))
+        self._batching = Batching(whole_number(given, "batch.size", DEFAULT_BATCH_SIZE))
         self._handle: Handle | None = None
         self._generation = 0
         """How often everything was given up: a call belongs to the producer it was made to."""
@@ -104,29 +97,13 @@ class KafkaPublisher:
         """
         if self._handle is not None:
             return self
-        handle = self._make(self._batch_size)
-        patience = min(_PROBE, _FIRST_PROBE * 2.0**self._failed_opens)
-        answered = False
-        try:
-            asked = in_thread("quiesce-kafka-probe", handle.probe(patience))
-            either: set[asyncio.Future[Any]] = {asked, handle.failing}
-            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
-                await asyncio.wait({asked}, timeout=patience * _AFTER_ERROR)
-            answered = asked.done() and asked.result()
-        finally:
-            if not answered:
-                await handle.give_up(time.monotonic())
-        if not answered:
-            self._failed_opens = min(self._failed_opens + 1, 10)
-            why = handle.last_error or f"nothing was heard within {patience:g} s"
-            raise Unavailable(f"no Kafka broker answers at {self._address}: {why}")
-        self._failed_opens = 0
+        handle = self._make()
+        await self._bootstrap.wait(handle)
         self._handle = handle
         return self
 
-    def _make(self, batch_size: int) -> Handle:
-        return Handle(self._settings, batch_size=batch_size, alone=self._alone, late=self._late)
+    def _make(self) -> Handle:
+        return Handle(self._settings, self._batching, late=self._late)
 
     async def publish(self, events: Sequence[ClaimedEvent]) -> Mapping[UUID, Outcome]:
         """Hands the events over, in order, and returns when the broker has answered for every one.
@@ -150,11 +127,11 @@ class KafkaPublisher:
                 if handle is None or not await self._silence.drained(handle):
                     return {}
                 topics = {event.topic for event in events}
-                call, refusals = self._waiting.judged(events, await self._refusals(handle, events, topics))
-                batch_size = self._topics.batch_size(topics)
-                if batch_size is not None and batch_size < handle.batch_size:
-                    handle = await self._with_smaller_batches(handle, batch_size)
-                flight = handle.answering.begin(events, handle.judge)
+                call, refusals = self._waiting.judged(events, await cannot_go(handle, events, topics, self._topics))
+                batching = handle.batching.within(self._topics.limits.batch_size(topics))
+                if batching is not handle.batching:
+                    handle = await self._with_smaller_batches(handle, batching)
+                flight = handle.answering.begin(events, handle.refusals.judge)
                 try:
                     await hand_over(handle, flight, topics, refusals, self._topics, self._silence)
                 except BaseException:
@@ -195,32 +172,15 @@ class KafkaPublisher:
         handle = self._handle
         return handle if handle is not None and handle.usable and generation == self._generation else None
 
-    async def _refusals(
-        self, handle: Handle, events: Sequence[ClaimedEvent], topics: set[str]
-    ) -> list[tuple[ClaimedEvent, Outcome]]:
-        shut = topics & handle.shut.keys()
-        if shut:
-            self._topics.shut({topic: handle.shut.pop(topic) for topic in shut})
-        refusals = await self._topics.refusals(events, topics, handle.over)
-        again = shut - {event.topic for event, _ in refusals}
-        if again:
-            await self._look_again(handle, again)
-        return refusals
-
-    async def _look_again(self, handle: Handle, topics: set[str]) -> None:
-        asked = in_thread("quiesce-kafka-topics", handle.look_again(topics))
-        await asyncio.wait({asked, handle.over}, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _with_smaller_batches(self, handle: Handle, batch_size: int) -> Handle:
+    async def _with_smaller_batches(self, handle: Handle, batching: Batching) -> Handle:
         """The broker refuses a batch as a whole: it must not be larger than the topic with the lowest limit
         takes. All that is in flight is acked before the other producer takes over, so order holds."""
         await until(lambda: not (handle.usable and handle.queued()), inf)
         if not handle.usable:
             return handle
-        _LOG.info("Kafka batches are at most %d bytes from now on, as a topic's limit asks", batch_size)
-        self._batch_size = batch_size
-        smaller = self._make(batch_size)
-        self._handle = smaller
+        _LOG.info("Kafka batches are at most %d bytes from now on, as a topic's limit asks", batching.size)
+        self._batching = batching
+        self._handle = smaller = self._make()
         await handle.give_up(time.monotonic())
         return smaller
 
@@ -236,31 +196,26 @@ class KafkaPublisher:
         self._generation += 1
         flights = tuple(handle.answering.flights)
         given_up = await handle.give_up(deadline.at)
-        self._topics.shut(handle.shut)
+        self._topics.shut(handle.refusals.shut)
         # What was not answered may be so for a topic's sake: it is asked about before more is sent there.
         self._topics.forget({event.topic for flight in flights for event in flight.unanswered})
-        hopeless = [topic for topic in handle.refused_batches if self._topics.distrust(topic)]
+        hopeless = [topic for topic in handle.refusals.batches if self._topics.distrust(topic)]
         if hopeless:
             _LOG.warning(
                 "topics %s refuse batches as too large and do not say what they take: each message is sent "
                 "alone from now on. Lower batch.size to avoid it",
                 ", ".join(hopeless),
             )
-            self._alone = True
+            self._batching = replace(self._batching, alone=True)
         # A close may have come meanwhile.
         if self._handle is handle:
-            self._handle = self._make(self._batch_size)
+            self._handle = self._make()
         return given_up
 
     async def reachable(self, deadline: Deadline) -> bool:
         """Whether a broker answers before the deadline. It asks anew each time."""
         handle = self._handle
-        remaining = deadline.remaining(time.monotonic())
-        if handle is None or not remaining:
-            return False
-        asked = in_thread("quiesce-kafka-probe", handle.probe(min(remaining, _PROBE)))
-        done, _ = await asyncio.wait({asked}, timeout=remaining)
-        return bool(done) and asked.result()
+        return handle is not None and await answers(handle, deadline)
 
     async def close(self, deadline: Deadline) -> Closed:
         """Flushes until the deadline, then purges; `undelivered` counts what was given up."""

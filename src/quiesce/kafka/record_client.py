@@ -20,6 +20,10 @@ _LATE = 10_000
 """Records whose ack nobody waited for, and which are not offered again."""
 _BY_KEY = -1
 """What librdkafka calls a partition that the partitioner chooses."""
+NOT_SAID = KafkaError(KafkaError._NO_OFFSET, "a later record was acked, and nothing was said of this one")
+"""A broker that knows nothing of a producer yet takes any batch of it. When it has refused the first one, to be tried
+again, and taken the second, librdkafka takes that ack for one of both, and drops the first. What it then reports as
+delivered has no offset."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -113,11 +117,11 @@ class RecordClient:
 
     def _delivered(self, answer: Answered, error: KafkaError | None, message: Message) -> None:
         """Called on the poller's thread."""
+        told: KafkaError | int | None = error
         if error is None:
             self.last_error = None
-        # None only for brokers so old that they do not say.
-        place = message.offset() if error is None else None
-        on_loop(self._loop, _settle, answer, (-1 if place is None else place) if error is None else error)
+            told = message.offset()
+        on_loop(self._loop, _settle, answer, NOT_SAID if told is None else told)
 
     def _on_error(self, error: KafkaError) -> None:
         """Called on the poller's thread. librdkafka mends what is not fatal by itself."""

@@ -11,17 +11,18 @@ from confluent_kafka import KafkaError
 
 from quiesce.errors import IntakeClosed, QuiesceError, Unavailable
 from quiesce.kafka.blocking import in_thread, until
-from quiesce.kafka.record_client import Outgoing, RecordClient
+from quiesce.kafka.record_client import NOT_SAID, Outgoing, RecordClient
 from quiesce.kafka.settings import (
     Settings,
     admin_settings,
     given_settings,
     producer_settings,
 )
-from quiesce.kafka.topic_answers import Answer, NoBrokerAnswered, ask, may_be_a_topic
+from quiesce.kafka.topic_answers import Answer, NoBrokerAnswered, ask
 from quiesce.kafka.verdict import TOO_LARGE, about_topic, judge, named
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.ports import Closed
+from quiesce.outbox.fields import may_be_a_topic
 from quiesce.outbox.outcome import Dead
 
 _LOG = logging.getLogger("quiesce.kafka")
@@ -40,7 +41,7 @@ _OURS: Settings = {
 _PROBE = 5.0
 """Seconds that `open` waits for a broker."""
 _ASK = 2.0
-"""Seconds for one question about a topic."""
+"""Seconds for one question about a topic; it is repeated."""
 _LOOK = 3.0
 """Seconds for a first look at a topic, which nobody needs yet."""
 _TRUSTED = 60.0
@@ -119,18 +120,20 @@ class RecordWriter:
         """
         self._usable()
         await self.know(outgoing.topic, deadline)
-        client = self._usable()
-        answer = client.offer(outgoing)
-        left = deadline.remaining(time.monotonic())
-        done, _ = await asyncio.wait({answer}, timeout=None if left == float("inf") else left)
-        if not done:
-            # It may have been deleted since, and librdkafka would tell only much later.
-            self._known.pop(outgoing.topic, None)
-            client.keep(outgoing, answer)
-            raise Unavailable(
-                f"topic {outgoing.topic!r}: no ack by the deadline; {client.last_error or 'it may come yet'}"
-            )
-        error = answer.result()
+        error: KafkaError | int = NOT_SAID
+        while error is NOT_SAID:
+            client = self._usable()
+            answer = client.offer(outgoing)
+            left = deadline.remaining(time.monotonic())
+            done, _ = await asyncio.wait({answer}, timeout=None if left == float("inf") else left)
+            if not done:
+                # It may have been deleted since, and librdkafka would tell only much later.
+                self._known.pop(outgoing.topic, None)
+                client.keep(outgoing, answer)
+                raise Unavailable(
+                    f"topic {outgoing.topic!r}: no ack by the deadline; {client.last_error or 'it may come yet'}"
+                )
+            error = answer.result()
         if isinstance(error, int):
             return error
         if error.code() in TOO_LARGE:
@@ -155,17 +158,25 @@ class RecordWriter:
             return known[0]
         if not may_be_a_topic(topic):
             raise Unavailable(f"{topic!r} cannot be the name of a topic: see the setting that names it")
-        asked = self._asking.get(topic)
-        if asked is None:
-            # Shared: many records of one topic may be given up at once.
-            asked = in_thread("quiesce-kafka-topics", lambda: _answer(self._admin, topic))
-            self._asking[topic] = asked
-            asked.add_done_callback(partial(self._learn, topic))
-        left = deadline.remaining(time.monotonic())
-        done, _ = await asyncio.wait({asked}, timeout=None if left == float("inf") else left)
-        if not done:
-            raise Unavailable(f"topic {topic!r}: no broker said by the deadline whether it exists")
-        return asked.result()
+        silence: NoBrokerAnswered | None = None
+        while True:
+            asked = self._asking.get(topic) or self._ask(topic)
+            left = deadline.remaining(time.monotonic())
+            done, _ = await asyncio.wait({asked}, timeout=None if left == float("inf") else left)
+            if not done:
+                told = silence or "no answer yet"
+                raise Unavailable(f"topic {topic!r}: no broker said by the deadline whether it exists: {told}")
+            try:
+                return asked.result()
+            except NoBrokerAnswered as error:
+                silence = error
+
+    def _ask(self, topic: str) -> "asyncio.Future[Answer]":
+        """Shared: many records of one topic may be given up at once."""
+        asked = in_thread("quiesce-kafka-topics", lambda: _answer(self._admin, topic))
+        self._asking[topic] = asked
+        asked.add_done_callback(partial(self._learn, topic))
+        return asked
 
     def _learn(self, topic: str, asked: "asyncio.Future[Answer]") -> None:
         self._asking.pop(topic, None)
@@ -201,11 +212,8 @@ class RecordWriter:
 
 
 def _answer(settings: Settings, topic: str) -> Answer:
-    """Blocking. Raises Unavailable where the topic cannot be written to, or nobody answers."""
-    try:
-        found = ask(settings, (topic,), _ASK)[topic]
-    except NoBrokerAnswered as error:
-        raise Unavailable(f"topic {topic!r}: no broker says whether it exists: {error}") from error
+    """Blocking. Raises WrongTopic where the topic cannot be written to, NoBrokerAnswered where nobody answers."""
+    found = ask(settings, (topic,), _ASK)[topic]
     if isinstance(found, KafkaError):
         raise _wrong_topic(topic, found)
     return found

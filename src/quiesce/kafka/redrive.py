@@ -3,26 +3,23 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from quiesce.errors import SettingsError, Unavailable
+from quiesce.errors import SettingsError
 from quiesce.inbox.record import Record
-from quiesce.inbox.redriven import BY, MARK, mark
-from quiesce.inbox.retry_headers import CUT, for_redrive, origin
+from quiesce.inbox.retry_headers import CUT, origin
 from quiesce.kafka.blocking import in_thread
 from quiesce.kafka.dead_reader import DeadReader, Shelf
 from quiesce.kafka.dead_selection import Selection
-from quiesce.kafka.record_client import Outgoing
-from quiesce.kafka.record_writer import RecordRefused, RecordTooLarge, RecordWriter, WrongTopic
+from quiesce.kafka.dead_sender import DeadSender
+from quiesce.kafka.record_writer import RecordWriter
 from quiesce.lifecycle.deadline import Deadline
 
 PIECE = 100
 """Letters sent back before that is written down. After a crash so many may be sent back twice."""
 
-_ACK = 30.0
-"""Seconds for the acks of a piece."""
 _LEAVE = 5.0
 
 
@@ -33,9 +30,11 @@ class Progress:
     done: int = 0
     """Letters sent back, or dismissed; in a dry run those that would be."""
     left: int = 0
-    """Letters that wait and were not chosen."""
+    """Letters that were looked at, and go on waiting: not chosen, or not come to."""
     refused: list[tuple[Record, str]] = field(default_factory=list)
     """Letters that cannot be sent back, with the reason. They go on waiting."""
+    read_to_end: bool = False
+    """Whether all letters have been looked at. If not, more may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +100,17 @@ async def redrive(
     try:
         with DeadReader(bootstrap_or_config, topic, group=group) as reader:
             work = _Redrive(plan, selection, reader, writer)
-            for shelf in await in_thread("quiesce-kafka-dead", partial(reader.shelves, stopped=stopped)):
+            shelves = await in_thread("quiesce-kafka-dead", partial(reader.shelves, stopped=stopped))
+            for shelf in shelves:
                 async for progress in work.shelf(shelf, stopped):
                     yield progress
                 if work.over or stopped():
                     break
+            # There is none where it was stopped before it knew which letters wait.
+            work.progress.read_to_end = work.shelves_read == len(shelves) > 0
             yield work.progress
     finally:
         await writer.close(Deadline(time.monotonic() + _LEAVE))
-
-
-@dataclass(slots=True)
-class _Sent:
-    """What became of letters of one key."""
-
-    gone: list[Record] = field(default_factory=list)
-    refused: list[tuple[Record, str]] = field(default_factory=list)
-    failed: Unavailable | None = None
-
-
-def _by_key(letters: Sequence[Record]) -> Iterable[Sequence[Record]]:
-    """Those without a key, each by itself."""
-    keyed: dict[Hashable, list[Record]] = {}
-    for letter in letters:
-        keyed.setdefault(letter.offset if letter.key is None else letter.key, []).append(letter)
-    return keyed.values()
 
 
 class _Redrive:
@@ -135,9 +120,11 @@ class _Redrive:
         self._plan = plan
         self._selection = selection
         self._reader = reader
-        self._writer = writer
+        self._sender = DeadSender(writer, plan.to)
         self._began = time.monotonic()
         self.progress = Progress()
+        self.shelves_read = 0
+        """To their end."""
 
     @property
     def over(self) -> bool:
@@ -173,6 +160,8 @@ class _Redrive:
                 # What comes behind has not been looked at.
                 waiting = page[-1].offset + 1 if waiting is None else waiting
                 break
+        else:
+            self.shelves_read += 1
         if not self._plan.dry_run:
             # Some are refused only by the topic they are sent to.
             refused = (letter.offset for letter, _ in self.progress.refused if letter.partition == shelf.number)
@@ -203,61 +192,15 @@ class _Redrive:
         if self._plan.dry_run:
             self.progress.done += len(piece)
             return None
-        deadline = Deadline(time.monotonic() + _ACK)
-        failed: Unavailable | None = None
-        gone = list(piece)
+        gone, failed = piece, None
         if not self._plan.dismiss:
-            told = await asyncio.gather(
-                *(self._send_in_order(letters, deadline) for letters in _by_key(piece)), return_exceptions=True
-            )
-            gone = []
-            for answer in told:
-                if isinstance(answer, BaseException):
-                    raise answer
-                gone += answer.gone
-                self.progress.refused += answer.refused
-                failed = failed or answer.failed
-        at = await self._mark(shelf, gone) if gone else None
+            sent = await self._sender.send(piece)
+            gone, failed = sent.gone, sent.failed
+            self.progress.refused += sent.refused
+        at = await self._sender.mark(shelf, gone, self._plan.said_by) if gone else None
         self.progress.done += len(gone)
         if failed is not None:
             raise failed
         if self._plan.rate is not None:
             await asyncio.sleep(max(0.0, self._began + self.progress.done / self._plan.rate - time.monotonic()))
         return at
-
-    async def _send_in_order(self, letters: Sequence[Record], deadline: Deadline) -> "_Sent":
-        """Letters of one key, each once the one before it is acked: else one that is acked could overtake one that is
-        not, and that one would go behind it at the next try."""
-        sent = _Sent()
-        for letter in letters:
-            try:
-                await self._send(letter, deadline)
-            except (RecordTooLarge, RecordRefused) as error:
-                sent.refused.append((letter, str(error)))
-            except Unavailable as error:
-                if isinstance(error, WrongTopic) and self._plan.to is None:
-                    # Others came from elsewhere, and must not wait for it.
-                    sent.refused.append((letter, str(error)))
-                    continue
-                sent.failed = error
-                break
-            else:
-                sent.gone.append(letter)
-        return sent
-
-    async def _send(self, letter: Record, deadline: Deadline) -> None:
-        place = origin(letter)
-        topic, partition = self._plan.to or place.topic, None
-        if self._plan.to is None and place.partition < (await self._writer.know(topic, deadline)).partitions:
-            # The producer may have chosen it by another rule than ours.
-            partition = place.partition
-        identity = (letter.topic, letter.partition, letter.offset)
-        headers = for_redrive(letter, topic, keep_origin=self._plan.to is not None)
-        outgoing = Outgoing(identity, topic, letter.key, letter.value, headers, partition)
-        await self._writer.write(outgoing, deadline)
-
-    async def _mark(self, shelf: Shelf, letters: Sequence[Record]) -> int:
-        headers = [(MARK, mark(letter.offset for letter in letters)), (BY, self._plan.said_by.encode()[:200])]
-        identity = ("mark", shelf.number, letters[0].offset)
-        outgoing = Outgoing(identity, shelf.topic, None, None, headers, shelf.number)
-        return await self._writer.write(outgoing, Deadline(time.monotonic() + _ACK))

@@ -1,4 +1,4 @@
-"""Answers that do not come: whether it is for want of a partition's leader."""
+"""Answers that do not come: whether it is for want of a topic, or of a partition's leader."""
 
 import asyncio
 import time
@@ -7,6 +7,7 @@ from math import inf
 from quiesce.kafka.handle import Handle
 from quiesce.kafka.partitions import partition_of
 from quiesce.kafka.topics import Topics
+from quiesce.outbox.event import ClaimedEvent
 
 PATIENCE = 1.0
 """Seconds without all answers of a call after which it is asked why."""
@@ -31,10 +32,11 @@ class Silence:
         return handle.usable
 
     async def find_out(self, handle: Handle) -> None:
-        """Answers are late: where it is for want of a partition's leader, its events must not hold up the others.
+        """Answers are late: where it is for want of a topic, or of a partition's leader, its events must not hold up
+        the others.
 
-        Once all others are answered the producer is over. What it could not send is told, and partitions
-        without a leader are known from then on.
+        Once all others are answered the producer is over. What it could not send is told, and what cannot be sent to is
+        known from then on.
         """
         now = time.monotonic()
         if now - self._asked_at > 2 * _LONGEST_PAUSE:
@@ -46,22 +48,30 @@ class Silence:
             topics = {event.topic for flight in handle.answering.flights for event in flight.unanswered}
             if topics:
                 await self._topics.look_at(topics, handle.over)
-            handle.leaderless = self._topics.leaderless(topics)
-            # Not where a partition has no leader and nothing was sent to it: the others are only slow.
+            handle.refusals.leaderless = self._topics.leaderless(topics)
+            handle.refusals.gone = self._topics.gone(topics)
+            # Not where something is wrong and nothing was sent to it: the others are only slow.
             stuck = self._stuck(handle)
-            handle.draining = stuck > 0
-            if handle.draining and handle.queued() <= stuck:
-                handle.fail("nothing can be sent to partitions without a leader; the others go on")
+            handle.draining = bool(stuck)
+            if handle.draining and handle.queued() <= len(stuck):
+                names = ", ".join(sorted({repr(event.topic) for event in stuck}))
+                handle.fail(f"nothing can be sent to topics that are missing or have no leader ({names}); others go on")
         finally:
             self._asked_at = time.monotonic()
             self._pause = PATIENCE if handle.draining else min(_LONGEST_PAUSE, 2 * self._pause)
             self._finding_out = False
 
-    def _stuck(self, handle: Handle) -> int:
-        """How many unanswered events wait for a leader."""
-        return sum(
-            (event.topic, partition_of(event.aggregate_id, self._topics.partitions(event.topic))) in handle.leaderless
+    def _stuck(self, handle: Handle) -> list[ClaimedEvent]:
+        """The unanswered events that wait for a leader, or for their topic."""
+        return [
+            event
             for flight in handle.answering.flights
             for event in flight.unanswered
-            if self._topics.partitions(event.topic)
-        )
+            if event.topic in handle.refusals.gone or self._leaderless(handle, event)
+        ]
+
+    def _leaderless(self, handle: Handle, event: ClaimedEvent) -> bool:
+        partitions = self._topics.partitions(event.topic)
+        if not partitions:
+            return False
+        return (event.topic, partition_of(event.aggregate_id, partitions)) in handle.refusals.leaderless

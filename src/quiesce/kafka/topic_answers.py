@@ -1,6 +1,5 @@
 """What the brokers say of topics when asked: blocking questions, with a client made for each."""
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,6 @@ from confluent_kafka.admin._config import ConfigResource
 
 from quiesce.kafka.settings import Settings
 
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _SILENT = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -118,7 +116,3 @@ def _rights(admin: AdminClient, topics: Collection[str], timeout: float) -> Mapp
         else:
             rights[topic] = AclOperation.WRITE in allowed if allowed else None
     return rights
-
-
-def may_be_a_topic(name: str) -> bool:
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")

@@ -1,4 +1,4 @@
-"""What is known of the topics: whether events can go there now, and how large a batch may be."""
+"""What is known of the topics: whether events can go there now."""
 
 import asyncio
 import logging
@@ -9,21 +9,20 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from quiesce.kafka.blocking import in_thread
-from quiesce.kafka.outgoing import size_of
 from quiesce.kafka.partitions import partition_of
 from quiesce.kafka.settings import Settings
-from quiesce.kafka.topic_answers import Answer, NoBrokerAnswered, ask, may_be_a_topic
+from quiesce.kafka.size_limits import SizeLimits
+from quiesce.kafka.topic_answers import Answer, NoBrokerAnswered, ask
 from quiesce.kafka.topic_state import TopicState
 from quiesce.kafka.verdict import LOOK_AGAIN_AFTER, judge, named, no_leader
 from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.fields import may_be_a_topic
 from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 _LOG = logging.getLogger("quiesce.kafka")
 
 _ASK = 2.0
 """Seconds for one question; it is repeated."""
-_BATCH_ROOM = 512
-"""Bytes that librdkafka may add to the batch size it was told, generously."""
 _LONGEST_PAUSE = 30.0
 """Seconds between two tries of a topic whose broker refuses us and does not tell our rights."""
 _LONGEST_WAIT = 5.0
@@ -43,9 +42,9 @@ class Topics:
 
     def __init__(self, settings: Settings, *, compressed: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
-        self._compressed = compressed
         self._clock = clock
         self._known: dict[str, TopicState] = {}
+        self.limits = SizeLimits(self._known, compressed=compressed)
         self._distrusted: set[str] = set()
         self._asking: set[str] = set()
 
@@ -88,8 +87,7 @@ class Topics:
         ask first."""
         new = {topic for topic in topics if topic not in self._known or self._known[topic].doubtful}
         await self.know(topics, over)
-        large = self._perhaps_too_large(events, topics)
-        doubtful = {event.topic for event in large if self._is_too_large(event)} - new
+        doubtful = {event.topic for event in self.limits.exceeding(events, topics)} - new
         if doubtful:
             # A limit may have been raised since: a dead letter is not made on an old answer.
             await self.look_at(doubtful, over)
@@ -104,7 +102,7 @@ class Topics:
         return all(
             self._is_well(topic) and not self._known[topic].doubtful and now < self._known[topic].ask_at
             for topic in topics
-        ) and not any(self._is_too_large(event) for event in self._perhaps_too_large(events, topics))
+        ) and not self.limits.exceeding(events, topics)
 
     def _is_well(self, topic: str) -> bool:
         known = self._known.get(topic)
@@ -124,17 +122,7 @@ class Topics:
                 # The longer it lasts, the less often its events are offered; an outage counts no attempt.
                 wait = min(_LONGEST_WAIT, max(LOOK_AGAIN_AFTER, (self._clock() - topic.since) / 2))
                 return no_leader(event.topic, number, wait)
-        if self._is_too_large(event):
-            return Dead(
-                f"MSG_SIZE_TOO_LARGE: at least {size_of(event):,} bytes, topic {event.topic!r} takes "
-                f"{topic.answer.limit:,} (max.message.bytes)"
-            )
-        return None
-
-    def batch_size(self, topics: Iterable[str]) -> int | None:
-        """The largest batch that all these topics take; None if no limit is known."""
-        limits = [limit for topic in topics if topic in self._known and (limit := self._known[topic].answer.limit)]
-        return max(1, min(limits) - _BATCH_ROOM) if limits else None
+        return self.limits.refusal(event)
 
     def partitions(self, topic: str) -> int:
         """How many partitions it has; 0 if that is not known."""
@@ -145,6 +133,11 @@ class Topics:
         """Topic and number of the partitions that have no leader."""
         known = ((topic, self._known[topic].answer) for topic in topics if topic in self._known)
         return {(topic, number) for topic, answer in known for number in answer.leaderless}
+
+    def gone(self, topics: Iterable[str]) -> Mapping[str, Retry]:
+        """Those that are missing, or not open to us, each with the outcome of its events."""
+        known = ((topic, self._known[topic].wrong) for topic in topics if topic in self._known)
+        return {topic: wrong for topic, wrong in known if isinstance(wrong, Retry)}
 
     def forget(self, topics: Iterable[str]) -> None:
         """They are asked about again before anything is sent to them, unless something is wrong with them."""
@@ -181,28 +174,6 @@ class Topics:
         hopeless = known is None or known.answer.limit is None or topic in self._distrusted
         self._distrusted.add(topic)
         return hopeless
-
-    def _perhaps_too_large(self, events: Collection[ClaimedEvent], topics: Iterable[str]) -> Collection[ClaimedEvent]:
-        """Those that are worth a closer look. This one costs little, which nearly every page has to pay."""
-        limits = [limit for topic in topics if topic in self._known and (limit := self._known[topic].answer.limit)]
-        if not limits:
-            return ()
-        small = min(limits) // 2
-        return [
-            event
-            for event in events
-            if event.headers or len(event.payload or b"") > small or len(event.aggregate_id) > small // 4
-        ]
-
-    def _is_too_large(self, event: ClaimedEvent) -> bool:
-        known = self._known.get(event.topic)
-        # What compression makes of it only the broker can say.
-        return (
-            known is not None
-            and known.answer.limit is not None
-            and not self._compressed
-            and size_of(event) > known.answer.limit
-        )
 
     def _ask(self, topics: Collection[str]) -> "asyncio.Future[Mapping[str, Answer | KafkaError]]":
         rights = any(topic in self._known and self._known[topic].refused for topic in topics)

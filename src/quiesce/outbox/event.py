@@ -7,6 +7,7 @@ from uuid import UUID
 
 from quiesce.errors import EnqueueError, EventTooLarge, PayloadNotSerialisable
 from quiesce.event_ids import new_event_id
+from quiesce.outbox.fields import wrong_headers, wrong_id, wrong_name, wrong_text, wrong_topic
 from quiesce.outbox.payload import encoded
 from quiesce.outbox.trace import TRACE_HEADERS, current, valid
 
@@ -41,13 +42,14 @@ class OutboxEvent:
         """The payload as it goes to Kafka.
 
         Raises:
-            PayloadNotSerialisable: JSON cannot carry it.
+            PayloadNotSerialisable: neither JSON nor UTF-8 can carry it, or it fails while it is written.
         """
         try:
             return encoded(self.payload)
         except PayloadNotSerialisable as error:
+            form = "UTF-8" if isinstance(self.payload, str) else "JSON"
             raise PayloadNotSerialisable(
-                f"payload of {self.type!r} for {self.aggregate_id!r} cannot be written as JSON: {error}"
+                f"payload of {self.type!r} for {self.aggregate_id!r} cannot be written as {form}: {error}"
             ) from error.__cause__
 
     def stored_headers(self) -> dict[str, str]:
@@ -61,27 +63,33 @@ class OutboxEvent:
         """Refuses what could never be published, and returns the encoded payload.
 
         Raises:
-            EnqueueError: topic, aggregate_id or type is missing, or a header is reserved or not text.
-            PayloadNotSerialisable: JSON cannot carry the payload.
+            EnqueueError: topic, aggregate_id or type is missing or cannot be stored as text, the topic's name is none
+                that Kafka can have, the id is no UUID, or a header is reserved or not text.
+            PayloadNotSerialisable: see `encoded_payload`.
             EventTooLarge: key, payload and headers exceed `max_event_bytes`.
         """
-        for part in ("topic", "aggregate_id", "type"):
-            text: object = getattr(self, part)
-            if not isinstance(text, str) or not text:
-                raise EnqueueError(f"event {part}: got {text!r}, takes text that is not empty")
-            if "\0" in text:
-                raise EnqueueError(f"event {part}: has a NUL character, which PostgreSQL cannot store")
+        for part, wrong in (
+            ("topic", wrong_topic(self.topic)),
+            ("aggregate_id", wrong_name(self.aggregate_id)),
+            ("type", wrong_name(self.type)),
+            ("id", wrong_id(self.id)),
+            ("headers", wrong_headers(self.headers)),
+        ):
+            if wrong is not None:
+                raise EnqueueError(f"event {part}: {wrong}")
         for name, value in self.headers.items():
             if name in RESERVED_HEADERS:
                 raise EnqueueError(
                     f"event header {name!r}: this name has a meaning of its own; it is a field of the event"
                 )
-            if not _is_text(name) or not _is_text(value):
-                raise EnqueueError(f"event header {name!r}: takes text without NUL as name and value")
+            if (wrong := wrong_text(name)) is not None:
+                raise EnqueueError(f"event header {name!r}: its name {wrong}")
+            if (wrong := wrong_text(value)) is not None:
+                raise EnqueueError(f"event header {name!r}: its value {wrong}")
         if self.traceparent is not None and not valid(self.traceparent):
             raise EnqueueError(f"event traceparent: got {self.traceparent!r}, takes 00-<32 hex>-<16 hex>-<2 hex>")
-        if self.tracestate is not None and not _is_text(self.tracestate):
-            raise EnqueueError("event tracestate: takes text without NUL")
+        if self.tracestate is not None and (wrong := wrong_text(self.tracestate)) is not None:
+            raise EnqueueError(f"event tracestate: {wrong}")
         payload = self.encoded_payload()
         size = len(self.aggregate_id.encode()) + len(payload or b"") + self._header_bytes()
         if size > max_event_bytes:
@@ -96,10 +104,6 @@ class OutboxEvent:
         own = sum(len(name.encode()) + len(value.encode()) for name, value in self.stored_headers().items())
         # `id` carries 36 characters; both names are two and four long.
         return own + 2 + 36 + 4 + len(self.type.encode())
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and "\0" not in value
 
 
 Outgoing = tuple[str, str, str, str, bytes | None, Mapping[str, str] | None]

@@ -20,25 +20,26 @@ def encoded(payload: object) -> bytes | None:
     msgspec write them; an enum becomes its value.
 
     Raises:
-        PayloadNotSerialisable: JSON cannot carry it.
+        PayloadNotSerialisable: neither JSON nor UTF-8 can carry it, or it fails while it is written.
     """
-    match payload:
-        case None:
-            return None
-        case bytes():
-            return payload
-        case bytearray() | memoryview():
-            return bytes(payload)
-        case str() if not isinstance(payload, enum.Enum):
-            return payload.encode()
     try:
+        match payload:
+            case None:
+                return None
+            case bytes():
+                return payload
+            case bytearray() | memoryview():
+                return bytes(payload)
+            case str() if not isinstance(payload, enum.Enum):
+                return payload.encode()
         # NaN is refused: it is not JSON, and the reader would find out instead of the writer.
         text = json.dumps(payload, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_plain)
         return text.encode()
-    except PayloadNotSerialisable:
-        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadNotSerialisable(f"{error}. Pass bytes, or values that JSON has") from error
+    except Exception as error:
+        # A model's own code may raise anything.
+        raise PayloadNotSerialisable(f"{type(error).__name__}: {error}") from error
 
 
 def _plain(value: Any) -> object:

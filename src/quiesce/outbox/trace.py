@@ -29,6 +29,10 @@ def current() -> Mapping[str, str]:
     return {name: given[name] for name in TRACE_HEADERS if name in given}
 
 
-def valid(traceparent: str) -> bool:
+def valid(traceparent: object) -> bool:
     """Whether it has the form of the W3C recommendation: version, trace id, span id, flags."""
-    return _TRACEPARENT.fullmatch(traceparent) is not None and traceparent[:2] != "ff"
+    return (
+        isinstance(traceparent, str)
+        and _TRACEPARENT.fullmatch(traceparent) is not None
+        and not traceparent.startswith("ff")
+    )
