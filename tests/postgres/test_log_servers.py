@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -11,7 +11,7 @@ from outbox_databases import OpenLog
 from outbox_table import event, until, write
 from pgbouncer import OpenPgBouncer
 
-from quiesce.errors import DatabaseReplaced, SettingsError
+from quiesce.errors import DatabaseReplaced, SettingsError, Unavailable
 from quiesce.outbox.outcome import DISPATCHED, Outcome, Retry
 from quiesce.postgres import OutboxLog, connect, schema
 from quiesce.postgres.driver import Connection
@@ -75,26 +75,31 @@ async def test_O2_O28_a_restored_database_is_noticed_and_goes_on_when_somebody_s
     assert sorted(await drained(await open_log(new.dsn()), 5)) == sorted(one.id for one in unsent)
 
 
-async def test_a_restart_of_the_server_doubles_nothing_that_was_in_flight(
-    own_postgres: OwnPostgres, open_log: OpenLog
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_a_restart_of_the_server_doubles_what_was_in_flight_and_no_more(
+    own_postgres: OwnPostgres, open_log: OpenLog, mode: Literal["fast", "immediate"]
 ) -> None:
     server = own_postgres()
     async with connect(server.dsn()) as db:
         await schema.apply(db)
         await write(db, *(event(f"key {n}") for n in range(20)))
     store = await open_log(server.dsn())
+    before = await store.claim(4)
+    await before.settle({one.id: DISPATCHED for one in before.events})
     claim = await store.claim(8)
     outcomes: dict[UUID, Outcome] = {one.id: DISPATCHED for one in claim.events}
-    settling = asyncio.ensure_future(_restart_meanwhile(server, lambda: claim.settle(outcomes)))
-    async with asyncio.timeout(20):
-        assert (await settling).dispatched == 8
-    seen = await drained(store, 12)
-    assert len(seen) == 12
-    assert not set(seen) & outcomes.keys()
+    with pytest.raises(Unavailable, match="started anew"):
+        async with asyncio.timeout(20):
+            await _restart_meanwhile(server, mode, lambda: claim.settle(outcomes))
+    seen = await drained(store, 16)
+    assert len(seen) == len(set(seen)) == 16
+    assert outcomes.keys() <= set(seen)
 
 
-async def _restart_meanwhile(server: LocalPostgres, settle: Callable[[], Awaitable[Any]]) -> Any:
-    await asyncio.to_thread(server.stop, "immediate")
+async def _restart_meanwhile(
+    server: LocalPostgres, mode: Literal["fast", "immediate"], settle: Callable[[], Awaitable[Any]]
+) -> Any:
+    await asyncio.to_thread(server.stop, mode)
     settling = asyncio.ensure_future(settle())
     await asyncio.to_thread(server.start)
     return await settling

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 from outbox_databases import OpenLog
 from outbox_table import event, until, write
@@ -50,7 +52,7 @@ async def test_what_is_committed_ends_the_watch_and_needs_no_read(
 
     monkeypatch.setattr(intake, "read", read)
     # Nor does the time come for a claim that looks for itself.
-    store._every_lane_at = float("inf")
+    store._claiming._every_lane_at = float("inf")
     for round_ in range(3):
         watching = asyncio.create_task(store.watch(LONG, EVERY))
         events = [event(f"key {round_} {number}", b"x", trace="t") for number in range(5)]
@@ -123,7 +125,7 @@ async def test_what_a_claim_has_read_meanwhile_does_not_come_again(db: Connectio
 async def at_once(store: OutboxLog, db: Connection, *events: OutboxEvent) -> LogClaim:
     """What a watch has brought is claimed without a question."""
     # Nor does the time come for a claim that looks for itself.
-    store._every_lane_at = store._tending._look_at = float("inf")
+    store._claiming._every_lane_at = store._tending._look_at = float("inf")
     await write(db, *events)
     assert await store.watch(LONG, EVERY)
     claim = store.claim_at_once(100)
@@ -191,13 +193,42 @@ async def test_nothing_is_claimed_at_once_beyond_the_claims_that_may_be_open(db:
     assert len(await settled(await store.claim(100))) == 1
 
 
+async def test_claims_that_are_made_together_come_one_after_the_other(db: Connection, open_log: OpenLog) -> None:
+    store = await caught_up(open_log)
+    events = [event("key") for _ in range(6)]
+    await write(db, *events)
+    first, second = await asyncio.gather(store.claim(3), store.claim(3))
+    assert [one.id for one in (*first.events, *second.events)] == [one.id for one in events]
+    assert first.number < second.number
+    await settled(first)
+    await settled(second)
+
+
+async def test_nothing_is_claimed_at_once_from_a_store_that_closes(db: Connection, open_log: OpenLog) -> None:
+    store = await caught_up(open_log)
+    await settled(await at_once(store, db, event("key")))
+    await write(db, event("key"))
+    assert await store.watch(LONG, EVERY)
+    early = store._watch.early
+    await store.close(_within(5.0))
+    store._watch.early = early
+    assert early is not None
+    assert store.claim_at_once(100) is None
+
+
 async def test_what_was_given_back_or_comes_due_ends_the_watch(db: Connection, open_log: OpenLog) -> None:
     store = await caught_up(open_log)
     await write(db, event())
     assert await store.watch(LONG, EVERY)
     claim = await store.claim(100)
+    # Not the end of one statement, behind which it looks by itself.
+    store._watch._longest = LONG
     watching = asyncio.create_task(store.watch(LONG, EVERY))
-    await asyncio.sleep(0)
+
+    async def watched() -> bool:
+        return await running(db) == 1
+
+    await until(watched, within=10)
     await claim.release()
     async with asyncio.timeout(10):
         assert await watching
@@ -250,6 +281,26 @@ async def test_S11_a_stop_ends_the_watch_at_once_and_leaves_nothing_behind(db: C
     await store.close(_within(2.0))
     with pytest.raises(IntakeClosed):
         await store.watch(LONG, EVERY)
+
+
+async def test_a_watch_that_is_woken_while_it_is_prepared_ends_as_any_other(
+    db: Connection, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first watch on a connection takes two steps, and asyncpg has no words for a cut between them."""
+    store = await caught_up(open_log)
+    prepare = asyncpg.Connection._get_statement  # type: ignore[attr-defined]
+    woken: list[str] = []
+
+    async def woken_behind(self: Connection, query: str, *args: Any, **options: Any) -> Any:
+        statement = await prepare(self, query, *args, **options)
+        if "outbox_watch" in query:
+            woken.append(query)
+            store.end_watch()
+        return statement
+
+    monkeypatch.setattr(asyncpg.Connection, "_get_statement", woken_behind)
+    assert await store.watch(LONG, EVERY)
+    assert woken
 
 
 async def running(db: Connection) -> int:

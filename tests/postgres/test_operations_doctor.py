@@ -260,3 +260,14 @@ async def test_a_pooler_in_between_is_noticed(outbox: str, db: Connection, pgbou
         await park(db, await written(db, 6), "dead")
         assert sum([done async for done in redrive(through, Selection(), said_by="me", piece=2)]) == 6
         assert (await status(beside)).parked["retry"] == 6
+
+
+async def test_a_writer_whose_commits_wait_for_no_disk(own_postgres: OwnPostgres) -> None:
+    server = own_postgres(durable=True, settings={"full_page_writes": "on"})
+    server.execute(f"{schema.show()}; CREATE ROLE shop LOGIN; ALTER ROLE shop SET synchronous_commit = off")
+    async with connect(server.dsn()) as db:
+        lazy = await found(db, "durability")
+        assert lazy.verdict == "warn"
+        assert "synchronous_commit is off for role shop:" in lazy.found
+        await db.execute("ALTER ROLE shop RESET synchronous_commit")
+        assert (await found(db, "durability")).verdict == "ok"

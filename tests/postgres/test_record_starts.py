@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import asyncpg
 import pytest
@@ -11,6 +12,7 @@ from quiesce.errors import SchemaMissing, Unavailable
 from quiesce.inbox.record import Record
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import RecordStarts, connect
+from quiesce.postgres.borrowing import Borrowing
 from quiesce.testing.postgres_address import PostgresAddress
 
 
@@ -121,3 +123,23 @@ async def test_a_table_that_is_not_there_is_named(bare: str) -> None:
     with pytest.raises(SchemaMissing, match="quiesce inbox schema apply"):
         await starts.open()
     await starts.close(within(5))
+
+
+async def test_a_cut_between_two_steps_of_a_statement_is_told_as_any_other(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    borrowing = Borrowing(database, "starts", 5.0)
+    prepare = asyncpg.Connection._get_statement  # type: ignore[attr-defined]
+
+    async def slow(self: asyncpg.Connection, *args: Any, **options: Any) -> Any:
+        statement = await prepare(self, *args, **options)
+        async with asyncio.timeout(20):
+            while not self.is_closed():
+                await asyncio.sleep(0)
+        return statement
+
+    monkeypatch.setattr(asyncpg.Connection, "_get_statement", slow)
+    with pytest.raises(Unavailable, match="did not answer: it was cut after"):
+        async with borrowing.connection(0.05) as connection:
+            await connection.fetchval("SELECT 1")
+    await borrowing.close(within(5))

@@ -32,9 +32,11 @@ async def test_no_lock_of_an_open_claim_is_tried_again(db: Connection) -> None:
     await write(db, *(event(f"key {n}") for n in range(60)))
     ours = multirange([ranges(range(1, 51))])
     await db.execute(begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
-    await db.execute(f"PREPARE explained (bigint, text, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
+    await db.execute(
+        f"PREPARE explained (bigint, text, bigint, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}"
+    )
     text = await db.fetchval(
-        f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, FORMAT JSON) EXECUTE explained (5, '{ours}', 99999, 0, 51)"
+        f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, FORMAT JSON) EXECUTE explained (5, '{ours}', 99999, 0, 51, 10)"
     )
     await db.execute("ROLLBACK; DEALLOCATE explained")
 

@@ -120,10 +120,10 @@ async def move(store: OutboxRows, limit: int = 500) -> int:
 
 async def pages_read(db: Connection, floor: int) -> int:
     await db.execute(begin(db.get_server_version().major, statement_timeout=10.0, claim_bound=20.0))
-    await db.execute(f"PREPARE claim(bigint, text, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
+    await db.execute(f"PREPARE claim(bigint, text, bigint, bigint, bigint, bigint) AS {sql.statements(sql.OWN).claim}")
     text = await db.fetchval(
         "EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF, FORMAT JSON) "
-        f"EXECUTE claim(10, '{{}}', 99999, {floor}, {floor})"
+        f"EXECUTE claim(10, '{{}}', 99999, {floor}, {floor}, 10)"
     )
     await db.execute("DEALLOCATE claim")
     await db.execute("ROLLBACK")

@@ -17,7 +17,7 @@ from quiesce.postgres.driver import Connection
 
 PAGE = 50
 OWN = sql.statements(sql.OWN)
-CLAIM_TYPES = "(bigint, text, bigint, bigint, bigint)"
+CLAIM_TYPES = "(bigint, text, bigint, bigint, bigint, bigint)"
 
 
 async def fill(db: Connection, dispatched: int, waiting: int) -> None:
@@ -80,7 +80,7 @@ async def test_a_claim_walks_its_page_and_no_more(db: Connection, mode: str, bel
     await db.execute("ALTER TABLE outbox_event SET (autovacuum_enabled = off)")
     try:
         await pretend(db, belief)
-        plan = await explain(db, mode, CLAIM_TYPES, OWN.claim, f"{PAGE}, '{{[1,1]}}', 99999, 0, 0")
+        plan = await explain(db, mode, CLAIM_TYPES, OWN.claim, f"{PAGE}, '{{[1,1]}}', 99999, 0, 0, 10")
         scans = on_the_table(plan)
         assert {scan["Node Type"] for scan in scans} == {"Index Scan"}
         assert {scan["Index Name"] for scan in scans} == {"outbox_event_waiting"}
@@ -117,7 +117,7 @@ async def test_dead_letters_cost_a_claim_nothing(db: Connection) -> None:
     )
     await write(db, event("key 1"))
     await db.execute("VACUUM outbox_event")
-    plan = await explain(db, "force_generic_plan", CLAIM_TYPES, OWN.claim, f"{PAGE}, '{{}}', 99999, 0, 0")
+    plan = await explain(db, "force_generic_plan", CLAIM_TYPES, OWN.claim, f"{PAGE}, '{{}}', 99999, 0, 0, 10")
     walked = [scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in on_the_table(plan)]
     assert max(walked) == 1
     parked = [node for node in plan if node.get("Relation Name") == "outbox_parked"]
@@ -141,7 +141,7 @@ async def test_a_claim_on_another_table_walks_its_page_and_no_more(bare: str, mo
         statements = store._statements
         await store.close(Deadline.never())
         types = CLAIM_TYPES
-        plan = await explain(db, mode, types, statements.claim, "50, '{[1,1]}', 99999, 0, 0")
+        plan = await explain(db, mode, types, statements.claim, "50, '{[1,1]}', 99999, 0, 0, 10")
         scans = on_the_table(plan)
         assert {scan["Index Name"] for scan in scans} == {"outbox_event_waiting"}
         assert max(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans) <= 50

@@ -114,6 +114,11 @@ async def parts(db: Connection) -> dict[str, str]:
     return {row["name"]: row["is"] for row in await db.fetch(_PARTS)}
 
 
+def _called_alike(before: str, after: str | None) -> bool:
+    head, found, _ = before.partition("LANGUAGE plpgsql")
+    return bool(found) and after is not None and after.startswith(head + found)
+
+
 async def test_a_later_step_only_adds(db: Connection) -> None:
     await write_as_before(db, *(event(f"key {n}") for n in range(5)))
     for step in schema_steps.migrations()[FORMER:]:
@@ -121,7 +126,9 @@ async def test_a_later_step_only_adds(db: Connection) -> None:
         rows = await db.fetch("SELECT * FROM outbox_event ORDER BY position")
         await db.execute(step.sql)
         after = await parts(db)
-        assert {name: after.get(name) for name in before} == before, f"{step.version} changes what was there"
+        changed = {name for name in before if after.get(name) != before[name]}
+        # What a function does may change: who calls it calls it by the same name and gets the same columns.
+        assert all(_called_alike(before[name], after.get(name)) for name in changed), f"{step.version}: {changed}"
         of_before = {name.split()[1].split(".")[0] for name in before if name.startswith("column")}
         for name in after.keys() - before.keys():
             kind, what = name.split(maxsplit=1)

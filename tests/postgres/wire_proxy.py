@@ -1,4 +1,5 @@
-"""A TCP proxy before a real server that cuts the line at a chosen word of the client's, or now, or falls silent."""
+"""A TCP proxy before a real server: it cuts the line at a chosen word of the client's, or now, falls silent, or makes
+the way longer."""
 
 import asyncio
 from typing import Literal, Self
@@ -11,7 +12,9 @@ class WireProxy:
     """An async context manager. `cut_at` arms it once: cut "before" the word reaches the server, or "after" the
     server has answered it and before the client hears of it."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, delay: float = 0.0) -> None:
+        """`delay`: seconds that whatever passes takes, one way, however much passes meanwhile."""
+        self._delay = delay
         self._parts = urlsplit(dsn)
         self._word = b""
         self._when: Cut = "before"
@@ -86,7 +89,7 @@ class WireProxy:
                 if self._when == "before":
                     return
                 cutting.set()
-            writer.write(data)
+            self._pass(writer, data)
 
     async def _to_client(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cutting: asyncio.Event
@@ -95,4 +98,10 @@ class WireProxy:
             await self._flowing.wait()
             if cutting.is_set():
                 return
+            self._pass(writer, data)
+
+    def _pass(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if self._delay:
+            asyncio.get_running_loop().call_later(self._delay, writer.write, data)
+        else:
             writer.write(data)

@@ -101,3 +101,28 @@ def test_old_measurements_are_forgotten_and_the_last_one_is_not() -> None:
     assert sizing.pace() == 1010 / 11
     sizing.answered(20.0, 1000, 1.0)
     assert sizing.pace() == 1000.0
+
+
+@given(most=st.integers(1, 5000), refused=st.lists(st.integers(1, 5000), max_size=20))
+def test_O24_while_nothing_is_known_each_claim_that_is_refused_lets_the_next_be_larger(
+    most: int, refused: list[int]
+) -> None:
+    sizing = Sizing(most, 10.0)
+    for events in refused:
+        before = sizing.allowed()
+        sizing.refused(min(events, before))
+        assert before <= sizing.allowed() <= min(most, 2 * before)
+    full = sizing.allowed()
+    for _ in range(10):
+        full = sizing.allowed()
+        sizing.refused(full)
+    assert sizing.allowed() == min(most, 2 * full) == most
+
+
+def test_refusals_say_nothing_of_a_pace_that_is_known() -> None:
+    sizing = Sizing(1000, 10.0)
+    sizing.answered(0.0, 10, 1.0)
+    allowed = sizing.allowed()
+    sizing.refused(allowed)
+    assert sizing.allowed() == allowed == 60
+    assert sizing.pace() == 10.0

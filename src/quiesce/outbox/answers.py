@@ -30,7 +30,9 @@ class Answers(Mapping[UUID, Outcome]):
         return len(self.acked) == len(self.events)
 
     def __getitem__(self, event_id: UUID) -> Outcome:
-        return self._all()[event_id]
+        # Asked for event by event where some were refused, and those may be all.
+        outcome = self.refused.get(event_id)
+        return outcome if outcome is not None else self._all_acked()[event_id]
 
     def __iter__(self) -> Iterator[UUID]:
         return iter(self._all())
@@ -42,13 +44,15 @@ class Answers(Mapping[UUID, Outcome]):
         return repr(dict(self._all()))
 
     def _all(self) -> Mapping[UUID, Outcome]:
-        if self._looked_at + len(self.refused) != len(self):
+        acked = self._all_acked()
+        return {**acked, **self.refused} if self.refused else acked
+
+    def _all_acked(self) -> Mapping[UUID, Outcome]:
+        if self._looked_at != len(self.acked):
             for place in self.acked[self._looked_at :]:
                 self._found[self.events[place].id] = DISPATCHED
                 self._looked_at += 1
-        if not self.refused:
-            return self._found
-        return {**self._found, **self.refused}
+        return self._found
 
 
 def all_dispatched(outcomes: Mapping[UUID, Outcome], events: Sequence[ClaimedEvent]) -> bool:

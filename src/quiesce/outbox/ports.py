@@ -126,6 +126,16 @@ class Watches(Protocol):
         ...
 
 
+@runtime_checkable
+class KnowsWhySilent(Protocol):
+    """A store that knows what stands between it and its database."""
+
+    @property
+    def why_silent(self) -> str:
+        """What may be wrong there when no answer comes; empty where nothing stands in between."""
+        ...
+
+
 class GrowingClaim(Claim, Protocol):
     """A claim that can take in another one."""
 

@@ -86,12 +86,25 @@ class Borrowing:
 
 @asynccontextmanager
 async def _cut_unless_it_answers(connection: AnyConnection, within: float) -> AsyncIterator[None]:
-    timer = asyncio.get_running_loop().call_later(within, _cut, connection)
+    late = False
+
+    def cut_late() -> None:
+        nonlocal late
+        late = True
+        _cut(connection)
+
+    timer = asyncio.get_running_loop().call_later(within, cut_late)
     try:
         yield
     except asyncpg.PostgresError:
         # The server's word on a statement.
         raise
+    except AttributeError as error:
+        if not late:
+            _cut(connection)
+            raise
+        # Which is all that asyncpg says of a cut between two steps of a statement.
+        raise asyncpg.InterfaceError(f"it was cut after {within:g} s") from error
     except BaseException:
         # It may be in the middle of anything.
         _cut(connection)

@@ -1,6 +1,14 @@
-"""How a claim's transaction begins: with its limits, and with what its statements count on."""
+"""How a claim's transaction begins, with its limits and with what its statements count on; and how large events are."""
 
 from functools import cache
+
+SIZE = """
+coalesce(octet_length(payload), 0) + octet_length(aggregate_id) + CASE
+    WHEN pg_column_size(headers) > 256 THEN octet_length(headers::text) ELSE coalesce(pg_column_size(headers), 0)
+END
+""".strip()
+"""Bytes of an event in the relay's memory, about. The length of a large text is known without fetching it. Headers may
+be stored compressed a hundredfold, so those that are not small are written out to be measured."""
 
 
 @cache
@@ -14,9 +22,11 @@ def begin(server_major: int, *, statement_timeout: float, claim_bound: float) ->
     claim = max(1, round(claim_bound * 1000))
     limits = {
         "statement_timeout": statement,
+        "lock_timeout": 0,
         "idle_in_transaction_session_timeout": claim,
         # The statements walk an index in its order. The planner may think little of that while its statistics are
         # old, and a plan that is made anew for every page costs a quarter of a small claim.
+        "enable_indexscan": "on",
         "enable_seqscan": "off",
         "enable_bitmapscan": "off",
         "enable_sort": "off",

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
@@ -35,10 +35,13 @@ class Probing:
     count: int
     unacknowledged: float
     check: float = 1.0
+    session: Mapping[str, str] = field(default_factory=dict)
+    """What the connection's statements count on beside that: settings of the session."""
 
     def server_settings(self) -> dict[str, str]:
         """For the server's end."""
         return {
+            **self.session,
             "tcp_keepalives_idle": str(self.idle),
             "tcp_keepalives_interval": str(self.interval),
             "tcp_keepalives_count": str(self.count),
@@ -66,7 +69,21 @@ class Probing:
 APPLICATION = Probing(idle=15, interval=5, count=3, unacknowledged=30.0)
 """For the application's pool: patient, since a connection that is lost costs somebody a request."""
 
-RELAY = Probing(idle=2, interval=1, count=2, unacknowledged=4.0)
+RELAY = Probing(
+    idle=2,
+    interval=1,
+    count=2,
+    unacknowledged=4.0,
+    session={
+        # `ALTER DATABASE ... SET` and `ALTER ROLE ... SET` are made for applications. One snapshot for a whole
+        # transaction is not what a relay watches with, read-only it settles nothing, its waits have bounds of its
+        # own, and it keeps what it has opened.
+        "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
+        "lock_timeout": "0",
+        "idle_session_timeout": "0",
+    },
+)
 """For a relay: its rows must be free again within five seconds of losing its node."""
 
 

@@ -7,7 +7,7 @@ import asyncpg
 from quiesce.outbox.checks import Check
 from quiesce.postgres.doctor_horizon import horizon, prepared, slots
 from quiesce.postgres.doctor_outbox import outbox
-from quiesce.postgres.doctor_server import clock, pooler, replication, server
+from quiesce.postgres.doctor_server import clock, defaults, pooler, replication, server, text
 from quiesce.postgres.doctor_tables import tables, vacuum
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.operating import short_transaction
@@ -16,6 +16,8 @@ _Look = Callable[[Connection], Awaitable[list[Check]]]
 
 _SERVER: tuple[tuple[str, _Look], ...] = (
     ("server", server),
+    ("encoding", text),
+    ("defaults", defaults),
     ("clock", clock),
     ("replication", replication),
     ("held xmin", horizon),

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from quiesce.outbox.checks import Check, Verdict
 from quiesce.postgres.driver import Connection
+from quiesce.postgres.encoding import MOVE, wrong_encoding
 
 SKEW_WARN = 1.0
 SKEW_BAD = 30.0
@@ -15,6 +16,15 @@ SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS stan
     current_setting('fsync') AS fsync, current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
     current_setting('synchronous_standby_names') AS standby_names
+"""
+# What everybody may read: of this database, of roles, of roles in this database.
+_SET_FOR = """
+SELECT coalesce('role ' || quote_ident(r.rolname), 'this database') AS whom
+FROM pg_db_role_setting AS s LEFT JOIN pg_roles AS r ON r.oid = s.setrole
+WHERE s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+    AND (s.setrole = 0 OR r.rolcanlogin)
+    AND EXISTS (SELECT FROM unnest(s.setconfig) AS given WHERE lower(given) = ANY ($1))
+ORDER BY 1
 """
 _REPLICAS = """
 SELECT count(*) AS replicas, count(*) FILTER (WHERE sync_state IN ('sync', 'quorum')) AS synchronous
@@ -38,12 +48,12 @@ async def server(db: Connection) -> list[Check]:
             "fsync is off: a crash of the machine loses what was committed, or the whole database",
             "Set fsync = on",
         )
-    elif row["synchronous_commit"] == "off":
+    elif lazy := await _lazy(db, row["synchronous_commit"]):
         durability = Check(
             "durability",
             "warn",
-            "synchronous_commit is off for this user: a crash loses the last commits, an event with its data, and "
-            "what was settled is sent again",
+            f"synchronous_commit is off for {lazy}: a crash loses the last commits, an event with its data, which may "
+            "have been published by then, and what was settled is sent again",
             "Set synchronous_commit = on for writers and relays",
         )
     elif row["full_page_writes"] == "off":
@@ -56,6 +66,43 @@ async def server(db: Connection) -> list[Check]:
     else:
         durability = Check("durability", "ok", f"fsync is on, synchronous_commit {row['synchronous_commit']}")
     return [*found, durability]
+
+
+async def _lazy(db: Connection, ours: str) -> str:
+    """Whose commits wait for no disk. What a session or a transaction sets for itself nobody sees."""
+    whom = ["this user"] if ours == "off" else []
+    return ", ".join(whom + await _set_for(db, "synchronous_commit", "off", "false", "no", "0"))
+
+
+async def text(db: Connection) -> list[Check]:
+    """Whether what is stored as text can be read as text."""
+    wrong = await wrong_encoding(db)
+    if wrong is not None:
+        return [Check("encoding", "bad", wrong, MOVE)]
+    return [Check("encoding", "ok", await db.fetchval("SELECT current_setting('server_encoding')"))]
+
+
+async def defaults(db: Connection) -> list[Check]:
+    """Who may write nothing unless it says so. A relay says so itself, where no pooler keeps it from the server."""
+    whom = await _set_for(db, "default_transaction_read_only", "on", "true", "yes", "1")
+    if not whom and await db.fetchval("SELECT current_setting('default_transaction_read_only')") == "on":
+        whom = ["everybody"]
+    if not whom:
+        return [Check("defaults", "ok", "transactions may write")]
+    return [
+        Check(
+            "defaults",
+            "warn",
+            f"default_transaction_read_only is on for {', '.join(whom)}: such a writer's events are refused, and "
+            "behind a pooler such a relay records nothing",
+            "ALTER DATABASE or ALTER ROLE ... RESET default_transaction_read_only for writers and relays",
+        )
+    ]
+
+
+async def _set_for(db: Connection, name: str, *values: str) -> list[str]:
+    """Whose sessions begin with the setting at one of these values, other than by the server's own configuration."""
+    return [row["whom"] for row in await db.fetch(_SET_FOR, [f"{name}={value}" for value in values])]
 
 
 async def replication(db: Connection) -> list[Check]:
@@ -119,6 +166,8 @@ async def pooler(db: Connection) -> list[Check]:
             "warn",
             told,
             "Give the relay a DSN of its own, straight to the server; through a pooler it works in transaction or "
-            "session mode, and never in statement mode",
+            "session mode, and never in statement mode. Each relay holds one server connection of the pool for good "
+            "and needs more for moments: with n relays, those of a rolling update included, default_pool_size takes "
+            "n + 1 at least, better 2n",
         )
     ]

@@ -17,6 +17,9 @@ from quiesce.outbox.event import ClaimedEvent, PlainEvent
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
+# jsonb nests deeper than Python reads, and such a row must cost its own event only. This is no text either.
+_TOO_DEEP: Mapping[str, Any] = MappingProxyType({"(nested too deep)": {}})
+
 HEADERS = 6
 """The place of the column with the headers, as JSON; NULL where there are none."""
 
@@ -55,9 +58,18 @@ def plain(row: Any, attempts: int = 0) -> PlainEvent:
         topic,
         kind,
         payload,
-        NO_HEADERS if headers is None else json.loads(headers) or NO_HEADERS,
+        NO_HEADERS if headers is None else _headers(headers),
         attempts,
     )
+
+
+def _headers(text: str) -> Mapping[str, str]:
+    """Values of whatever kind plain SQL has put there: whoever publishes refuses what is no text."""
+    try:
+        # Python makes no whole number of more than 4,300 digits, jsonb does.
+        return json.loads(text, parse_int=float) or NO_HEADERS
+    except RecursionError:
+        return _TOO_DEEP
 
 
 def events_of(rows: list[Any]) -> list[ClaimedEvent]:

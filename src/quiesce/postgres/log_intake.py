@@ -1,4 +1,4 @@
-"""Filling a claim: first what was set aside and is due, then what is new."""
+"""Filling a claim: what was set aside and is due, and what is new. Neither keeps the other waiting."""
 
 import logging
 import time
@@ -10,12 +10,16 @@ from quiesce.postgres.log_claim import LogClaim
 from quiesce.postgres.log_connections import LogConnections
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_owned import OwnedLogs
+from quiesce.postgres.log_parked import Parked
 from quiesce.postgres.log_reader import Pages, read, read_parked
 
 logger = logging.getLogger("quiesce.postgres")
 
 _PASSED_OVER = 500
 """How many events are read at once when events of a page had to be passed over, since their keys wait."""
+
+DUE_SHARE = 4
+"""What is due has at most one of so many parts of a claim, while anything is new."""
 
 _READS = 8
 """Reads of one claim, at most."""
@@ -41,21 +45,27 @@ class LogIntake:
         self._owned = owned
         self._max_bytes = max_bytes
         self._refuse_closed = refuse_closed
-        # The lane that the next read begins with.
-        self._first = 0
+        # The lanes that the next read begins with, and the next look at what is due.
+        self._first = self._first_due = 0
+        # What is left of the shares of small claims.
+        self._share = 0
 
     async def fill(self, claim: LogClaim, limit: int, unwanted: Iterable[int], early: Pages | None = None) -> None:
         """Takes up to `limit` events into the claim, none of the unwanted lanes. `early` was read already.
+
+        What is due has a quarter of a claim, and all of it where nothing is new: with a topic in trouble, retries may
+        come due as fast as they are refused.
 
         Where all that was read had to be passed over, that is recorded, so that it is not read again and again.
 
         Raises:
             As `LogConnections.fetch`.
         """
-        logs = self._owned.working(unwanted)
-        found = await self._take_due(claim, logs, limit)
+        every = self._owned.working(unwanted)
+        share, self._share = divmod(self._share + limit, DUE_SHARE)
+        found = due = await self._take_due(claim, every, share)
         # What is set aside goes on where nothing more may be read.
-        logs = self._rotated(log for log in logs if self._owned.has_room(log))
+        logs = self._rotated((log for log in every if self._owned.has_room(log)), self._first)
         passed_over = 0
         for _ in range(_READS):
             if found >= limit or not logs:
@@ -70,6 +80,8 @@ class LogIntake:
             if not pages.full or not withheld:
                 break
             logs = [log for log in logs if self._owned.valid(log) and not log.blocked]
+        if found == due and due < limit:
+            await self._take_due(claim, every, limit - due)
         claim.fill()
         if not claim.events and passed_over:
             await claim.record_withheld()
@@ -96,9 +108,13 @@ class LogIntake:
         return handed, withheld
 
     async def _take_due(self, claim: LogClaim, logs: Sequence[LaneLog], limit: int) -> int:
-        """Returns how many events the claim has got."""
+        """Up to `limit` more that are due. Returns how many of these the claim has got by now."""
         now = time.monotonic()
-        due = [(log, row) for log in logs if log.parked for row in log.parked.due(now, limit)][:limit]
+        due: list[tuple[LaneLog, Parked]] = []
+        for log in self._rotated(logs, self._first_due):
+            if log.parked and len(due) < limit:
+                due += [(log, row) for row in log.parked.due(now, limit - len(due))]
+                self._first_due = log.lane + 1
         events = await read_parked(self._connections, due)
         self._refuse_closed()
         for log, row, event in events:
@@ -111,6 +127,6 @@ class LogIntake:
             claim.take_parked(log, row, event)
         return len(claim.parked)
 
-    def _rotated(self, logs: Iterable[LaneLog]) -> list[LaneLog]:
+    def _rotated(self, logs: Iterable[LaneLog], first: int) -> list[LaneLog]:
         """Beginning with another lane each time, so that a backlog in one does not starve the others."""
-        return sorted(logs, key=lambda log: (log.lane < self._first, log.lane))
+        return sorted(logs, key=lambda log: (log.lane < first, log.lane))

@@ -82,6 +82,7 @@ class LaneLog:
     def lose(self, why: str) -> None:
         """Another owner has it, or nobody knows what is recorded: whatever was read is to be read anew."""
         self.lost = self.lost or why
+        self._ended_at = None
         self.chain.clear()
         self.withheld.clear()
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from quiesce.errors import SettingsError
 from quiesce.outbox.cursor import Cursor, Snapshot
 from quiesce.postgres import log_statements as sql
-from quiesce.postgres.log_connections import LogConnections
+from quiesce.postgres.log_connections import LogConnections, OtherLife
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_parked import Parked, ParkedKeys
 from quiesce.postgres.log_statements import array
@@ -132,8 +132,16 @@ class OwnedLogs:
             )
         return False
 
+    def lose(self, why: str) -> list[LaneLog]:
+        """Whatever was read is to be read anew. Returns what is lost by that."""
+        logs = [log for log in (*self._logs.values(), *self._retired) if not log.lost]
+        for log in logs:
+            log.lose(why)
+        return logs
+
     async def adopt(self) -> list[int]:
-        """Brings the logs in line with the lanes that are owned. Returns lanes whose epoch somebody else has raised.
+        """Brings the logs in line with the lanes that are owned. Returns lanes that need another epoch: somebody else
+        has raised it, or it was used already.
 
         What was read from a lane that was lost meanwhile may still be recorded, as long as nobody has taken it.
         """
@@ -147,16 +155,17 @@ class OwnedLogs:
                 self._spent[log.lane] = log.epoch
                 self._retired.append(log)
         self._retired = [log for log in self._retired if log.busy and not log.lost]
-        # An epoch in which something went wrong is not used again: nobody knows what may yet arrive of it.
-        new = [lane for lane, epoch in taken.items() if lane not in self._logs and self._spent.get(lane) != epoch]
+        # An epoch in which something went wrong is not used again: nobody knows what may yet arrive of it. A server
+        # that forgot the last ones gives them out once more.
+        spent = [lane for lane, epoch in taken.items() if lane not in self._logs and self._spent.get(lane) == epoch]
+        new = [lane for lane in taken if lane not in self._logs and lane not in spent]
         if not new:
             self._adopted = taken
-            return []
-        lanes = array(new)
-        # First the cursors: what moves behind an event later cannot leave it unread and not set aside.
-        rows = await self._connections.fetch(sql.LANES, lanes)
-        every = self._policies.default == "hold_key"
-        parked = await self._connections.fetch(sql.PARKED, lanes, every, array(self._policies.held_topics))
+            return spent
+        try:
+            rows, parked = await self._stored(array(new))
+        except OtherLife:
+            rows, parked = await self._stored(array(new))
         logs = {log.lane: log for log in map(self._log, rows) if log.epoch == taken[log.lane]}
         now = time.monotonic()
         for lane, *row in parked:
@@ -168,7 +177,16 @@ class OwnedLogs:
         self._logs.update(logs)
         if len(logs) == len(new):
             self._adopted = taken
-        return [lane for lane in new if lane not in logs]
+        return [*spent, *(lane for lane in new if lane not in logs)]
+
+    async def _stored(self, lanes: str) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Both of the life that is the present one when it returns."""
+        life = self._connections.life
+        # First the cursors: what moves behind an event later cannot leave it unread and not set aside.
+        rows = await self._connections.fetch(sql.LANES, lanes, life=life)
+        every = self._policies.default == "hold_key"
+        topics = array(self._policies.held_topics)
+        return rows, await self._connections.fetch(sql.PARKED, lanes, every, topics, life=life)
 
     async def look(self) -> None:
         """Sees what operators did to what is set aside. Nothing may be recorded meanwhile."""

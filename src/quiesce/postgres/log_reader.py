@@ -42,7 +42,7 @@ class Pages:
 
 
 async def read(connections: LogConnections, logs: Sequence[LaneLog], limit: int, max_bytes: int) -> Pages:
-    """The first `limit` events of these lanes, lane by lane; less where their payloads are large."""
+    """The first `limit` events of these lanes, lane by lane; less where they are large."""
     cursors = [log.reading for log in logs]
     rows = await connections.fetch(
         sql.READ,

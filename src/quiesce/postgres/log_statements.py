@@ -12,8 +12,8 @@ more late events than a page holds is read under an older snapshot, `until`. Thr
 - *late, then not begun*: transactions from `seen`'s xmax on, by the same index, fenced with OFFSET 0 and the position
   tested outside, for the same reason. What it walks is what was written since the lane was last read.
 
-**Sizes.** A page ends early where its payloads exceed `$8` bytes, after one event at least. The length of a large value
-is known without fetching it.
+**Sizes.** A page ends early where its payloads, keys and headers exceed `$8` bytes, after one event at least. The
+length of a large value is known without fetching it; for headers see `claim_limits`.
 
 **Settle.** One statement, and so one transaction and one exchange with the server: it moves the cursors of all lanes
 for which the epoch is still ours, and parks, changes and deletes the events set aside in these lanes and no others.
@@ -23,6 +23,8 @@ the server's own transaction numbers is refused: a server that forgot some would
 """
 
 from collections.abc import Iterable
+
+from quiesce.postgres.claim_limits import SIZE
 
 
 def array(values: Iterable[object]) -> str:
@@ -47,7 +49,7 @@ _AS_ROW = "position, id::text AS id, aggregate_id, topic, type, payload, NULLIF(
 
 READ = f"""
 WITH page AS MATERIALIZED (
-    SELECT asked.place, asked.lane, part.*, coalesce(octet_length(part.payload), 0) AS bytes
+    SELECT asked.place, asked.lane, part.*, {SIZE} AS bytes
     FROM unnest(
         $1::text::smallint[], $2::text::bigint[], $3::text::bigint[], $4::text::xid8[], $5::text::text[],
         $6::text::pg_snapshot[]

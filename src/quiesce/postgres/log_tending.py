@@ -39,6 +39,7 @@ class LogTending:
         self._suspect: set[int] = set()
         self._lost_at = float("-inf")
         self._look_at = 0.0
+        connections.on_new_life = self._begin_anew
         self.paused = False
         """Whether an operator has paused the outbox."""
 
@@ -49,6 +50,11 @@ class LogTending:
             lanes = ", ".join(str(log.lane) for log in logs if log.lost == why)
             logger.warning("%s: what was read from lane %s is given up and read again: %s", self._name, lanes, why)
         self._suspect.update(log.lane for log in logs if self._owned.owns(log))
+
+    def _begin_anew(self) -> None:
+        """A server that crashed may have forgotten what was read, and have other events at the same positions."""
+        self.give_up(self._owned.lose("the database was started anew"))
+        self._writer.look()
 
     def lanes_lost(self) -> None:
         """The connection that held them is gone."""
@@ -76,8 +82,11 @@ class LogTending:
         """
         now = time.monotonic()
         if self._owned.unfinished() and now < self._lost_at + self._patience:
-            # Lanes were lost and would be ours again at once; then what is still in flight could not be recorded.
-            return
+            # Lanes were lost and would be ours again at once; then what is still in flight could not be recorded. If
+            # only the connection was lost it can be, and that shows when the server answers.
+            await self._connections.fetch(sql.PAUSED)
+            if self._owned.unfinished():
+                return
         lanes = self._lanes()
         if self._suspect:
             suspect = frozenset(self._suspect)

@@ -99,13 +99,16 @@ class LogWatch:
                 parked += log.parked.count
             try:
                 longest = min(self._longest, _WITH_PARKED) if parked else self._longest
-                rows = await self._ask(logs, cursors, min(left, longest), every, pause)
+                rows = await self._ask(logs, cursors, min(left, longest), every, pause, woken)
                 pause = every
-            except CONNECTION_LOST as error:
+            except Exception as error:
                 if woken.is_set():
+                    # Cut between two of its steps, asyncpg may say anything.
                     return True
+                if not isinstance(error, CONNECTION_LOST):
+                    raise
                 raise Unavailable(f"{self._name}: the database went away while it was watched: {error}") from error
-            if parked:
+            if parked or rows is None:
                 # What is set aside comes due by the clock; and a claim looks for it in all lanes.
                 return True
             if rows:
@@ -124,12 +127,23 @@ class LogWatch:
             self.early = pages_of([logs[place] for place in have], [cursors[place] for place in have], rows, _MOST + 1)
 
     async def _ask(
-        self, logs: Sequence[LaneLog], cursors: Sequence[Cursor], seconds: float, every: float, pause: float
-    ) -> Sequence[asyncpg.Record]:
+        self,
+        logs: Sequence[LaneLog],
+        cursors: Sequence[Cursor],
+        seconds: float,
+        every: float,
+        pause: float,
+        woken: asyncio.Event,
+    ) -> Sequence[asyncpg.Record] | None:
+        """None where there is no use in asking any more."""
         connection = self._connection = await self._connections.take()
         usable: Connection | None = None
         lanes, seen = self._texts(logs, cursors)
         try:
+            if woken.is_set() or any(log.lost for log in logs):
+                # Woken while there was no connection to cut, or a new one has shown that the server was started anew.
+                usable = connection
+                return None
             rows = await connection.fetch(
                 WATCH,
                 lanes,

@@ -12,7 +12,7 @@ from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.crash_points import reach
 from quiesce.postgres import log_statements as sql
 from quiesce.postgres.log_claim import LogClaim
-from quiesce.postgres.log_connections import LogConnections
+from quiesce.postgres.log_connections import LogConnections, OtherLife
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_statements import array
 
@@ -149,7 +149,7 @@ class LogWriter:
                 one.done.set_result(None)
 
     def _lose(self, logs: Iterable[LaneLog], why: str) -> None:
-        logs = list(logs)
+        logs = [log for log in logs if not log.lost]
         for log in logs:
             log.lose(why)
         self._lost(logs)
@@ -163,7 +163,8 @@ class LogWriter:
                 one.done.exception()
 
     async def _record(self, logs: list[LaneLog], now: float, oldest: LogClaim | None) -> frozenset[int]:
-        """Returns the lanes that are still ours. The same may be sent again and again: see `log_statements`.
+        """Returns the lanes that are still ours. The same may be sent again and again: see `log_statements`. But not to
+        a server that was started anew: what it has now, at the positions and numbers that were read, may be else.
 
         It asks along how long the first event of `oldest` has been there.
         """
@@ -185,11 +186,13 @@ class LogWriter:
         if write or delete:
             statement = sql.SETTLE
             values += [json.dumps(write), array(delete)]
-        until, tries = time.monotonic() + self._bound, 0
+        until, tries, life = time.monotonic() + self._bound, 0, self._connections.life
         while True:
             try:
                 asked_at = time.monotonic()
-                rows = await self._connections.fetch(statement, *values)
+                rows = await self._connections.fetch(statement, *values, life=life)
+            except OtherLife:
+                raise
             except Unavailable as error:
                 tries += 1
                 wait = _AGAIN.wait(tries)

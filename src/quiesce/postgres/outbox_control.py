@@ -7,6 +7,7 @@ from quiesce.outbox.refusals import APPLY_COMMAND
 from quiesce.outbox.schema_steps import FOR_STORE, StoreKind
 from quiesce.postgres import schema
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.encoding import MOVE, wrong_encoding
 from quiesce.postgres.server_identity import server_identity
 
 _READ = "SELECT store, system_identifier FROM outbox_control"
@@ -37,9 +38,12 @@ async def take_table(connection: AnyConnection, kind: StoreKind, name: str) -> N
     The log store's cursors mean something in one database only, so it writes down which one, too.
 
     Raises:
-        SettingsError: the other kind runs it or has left its marks in it, or the user may not write that down.
+        SettingsError: the other kind runs it or has left its marks in it, or the user may not write that down; or the
+            database's encoding is SQL_ASCII.
         SchemaMissing: tables, or rows that a migration brought, are gone.
     """
+    if (wrong := await wrong_encoding(connection)) is not None:
+        raise SettingsError(f"{name}: {wrong}. {MOVE}")
     try:
         system_identifier = await _take(connection, kind, name)
         if kind == "log" and system_identifier is None:

@@ -14,22 +14,18 @@ from quiesce.postgres.claim_slots import ClaimSlots
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.dsn import redact_dsn
-from quiesce.postgres.lane_statements import LANES
 from quiesce.postgres.lanes import Lanes
 from quiesce.postgres.log_claim import LogClaim
+from quiesce.postgres.log_claiming import LogClaiming
 from quiesce.postgres.log_connections import LogConnections
 from quiesce.postgres.log_intake import LogIntake
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_owned import DeadPolicies, DeadPolicy, OwnedLogs
-from quiesce.postgres.log_reader import Pages
 from quiesce.postgres.log_tending import LogTending
 from quiesce.postgres.log_watch import LogWatch
 from quiesce.postgres.log_writer import LogWriter
 from quiesce.postgres.outbox_control import take_table
 from quiesce.postgres.store_settings import take_numbers, take_seconds
-
-_EVERY_LANE = 1.0
-"""Seconds between two claims that look for themselves, at least. Those between take what a watch has read."""
 
 _PATIENCE = 2.0
 """Seconds that a claim waits to be recorded for those before it in its lanes."""
@@ -53,7 +49,7 @@ class OutboxLog:
 
     `claims` is how many claims may be open at once. An owner that is frozen is replaced after `takeover_after` without
     a sign of life. `statement_timeout` bounds each statement, `connect_timeout` each connection's opening; all in
-    seconds. A claim ends early, after one event at least, where its payloads exceed `max_claim_bytes`, and at 5,000.
+    seconds. A claim ends early, after one event at least, where its events exceed `max_claim_bytes`, and at 5,000.
     """
 
     poll_interval = 0.002
@@ -98,17 +94,18 @@ class OutboxLog:
             patience=min(_PATIENCE, statement_timeout / 2),
             lost=self._note_lost,
         )
-        self._intake = LogIntake(name, self._connections, self._owned, max_claim_bytes, self._refuse_closed)
         self._watch = LogWatch(name, self._connections, statement_timeout)
         self._tending = LogTending(
             name, self._connections, self._owned, self._writer, lambda: self._lanes, statement_timeout
         )
-        self._open: set[LogClaim] = set()
-        self._slots = ClaimSlots(name, claims, statement_timeout)
-        # One claim at a time, so that the order of claims is the order of positions within a key.
-        self._turn = asyncio.Lock()
-        self._number = 0
-        self._every_lane_at = 0.0
+        self._claiming = LogClaiming(
+            ClaimSlots(name, claims, statement_timeout),
+            self._tending,
+            LogIntake(name, self._connections, self._owned, max_claim_bytes, self._refuse_closed),
+            self._writer,
+            self._watch,
+            lambda: self._lanes,
+        )
         self._closing = False
 
     def __repr__(self) -> str:
@@ -144,7 +141,10 @@ class OutboxLog:
         connection = await self._connections.take()
         usable: Connection | None = None
         try:
-            async with asyncio.timeout(self._statement_timeout), connection.transaction():
+            async with (
+                asyncio.timeout(self._statement_timeout),
+                connection.transaction(isolation="read_committed"),
+            ):
                 await take_table(connection, "log", self.name)
             usable = connection
         except CONNECTION_LOST as error:
@@ -162,7 +162,7 @@ class OutboxLog:
         """
         self._closing = True
         self._watch.wake()
-        cut = sum(claim.give_back() for claim in list(self._open))
+        cut = self._claiming.cut_off()
         written = await self._writer.close(0.7 * deadline.remaining(time.monotonic()))
         silent = await self._lanes.close(deadline)
         silent += await self._connections.close(deadline)
@@ -192,6 +192,16 @@ class OutboxLog:
         """See the port. A pooler that gives statements to sessions as it likes would lend one for good."""
         return not self._connections.pooled
 
+    @property
+    def why_silent(self) -> str:
+        """See the port."""
+        if not self._connections.pooled:
+            return ""
+        return (
+            "perhaps for want of a server connection at the pooler in between: each relay holds one for good and needs "
+            "more for moments, so default_pool_size must be larger than the number of relays"
+        )
+
     async def watch(self, seconds: float, every: float, pause: float = 0.0) -> bool:
         """See the port. The server looks, and the next claim takes what it has found.
 
@@ -200,7 +210,7 @@ class OutboxLog:
         """
         self._refuse_closed()
         now = time.monotonic()
-        if now >= self._every_lane_at or self._tending.due(now):
+        if self._claiming.due(now) or self._tending.due(now):
             # A claim that looks for itself, better now than with events in hand.
             await self._watch.wait([], pause, every)
             return True
@@ -223,74 +233,15 @@ class OutboxLog:
         if limit < 1:
             raise ValueError(f"limit: got {limit}, takes 1 or more")
         self._refuse_closed()
-        await self._slots.take()
-        claim = self._new_claim()
-        handed_over = False
-        try:
-            async with self._turn:
-                await self._tending.tend()
-                if not self._tending.paused:
-                    early = self._take_early()
-                    unwanted = self._lanes.wants_rid_of
-                    if early is not None:
-                        unwanted |= early.others(range(LANES))
-                    await self._intake.fill(claim, limit, unwanted, early)
-            handed_over = bool(claim.events)
-            return claim
-        finally:
-            # An empty one has ended already, and so has one that failed on its way.
-            if not handed_over:
-                claim.give_back()
+        return await self._claiming.claim(limit)
 
     def claim_at_once(self, limit: int) -> LogClaim | None:
         """See the port. Where lanes come and go, or anything is set aside, a claim sees to it."""
-        early, now = self._watch.early, time.monotonic()
-        if (
-            early is None
-            or self._closing
-            or self._turn.locked()
-            or not self._tending.may_hand_out(now)
-            or now >= self._every_lane_at + _EVERY_LANE
-            or self._lanes.wants_rid_of
-            or any(page.log.parked.count for page in early.pages)
-            or not self._slots.take_at_once()
-        ):
-            return None
-        claim = self._new_claim()
-        try:
-            self._intake.hand_out(claim, early, limit)
-        finally:
-            self._watch.take_early()
-            if not claim.events:
-                claim.give_back()
-        return claim if claim.events else None
-
-    def _new_claim(self) -> LogClaim:
-        self._number += 1
-        claim = LogClaim(self._number, self._writer.submit, self._note_end)
-        self._open.add(claim)
-        return claim
-
-    def _take_early(self) -> Pages | None:
-        """What the watch has read. From time to time every lane is looked at all the same."""
-        early, now = self._watch.take_early(), time.monotonic()
-        if early is None or now >= self._every_lane_at:
-            self._every_lane_at = now + _EVERY_LANE
-            return None
-        return early
+        return None if self._closing else self._claiming.claim_at_once(limit)
 
     def _refuse_closed(self) -> None:
         if self._closing:
             raise IntakeClosed(f"{self.name} is closed")
-
-    def _note_end(self, claim: LogClaim) -> None:
-        if claim in self._open:
-            self._open.remove(claim)
-            self._slots.give_back()
-            self._writer.look()
-            if not all(log.read_out for log in claim.logs.values()):
-                # Something was given back.
-                self._watch.wake()
 
     def _note_lost(self, logs: Sequence[LaneLog]) -> None:
         self._tending.give_up(logs)

@@ -49,7 +49,7 @@ class OutboxRows:
     when it was lost. `claim_bound` seconds after it began, the server ends a claim's transaction by itself and the rows
     are free (before PostgreSQL 17: when it has been idle for that long). `statement_timeout` bounds each statement,
     `connect_timeout` each connection's opening, in seconds. A claim ends early, after one event at least, where its
-    payloads exceed `max_claim_bytes`, and at 5,000; so a claim of fewer events than asked for does not mean that no
+    events exceed `max_claim_bytes`, and at 5,000; so a claim of fewer events than asked for does not mean that no
     more wait.
 
     `dispatched`: what becomes of the rows of dispatched events. "mark" sets `dispatched_at` and leaves them to

@@ -12,6 +12,7 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from quiesce.errors import SettingsError
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.encoding import wrong_encoding
 from quiesce.postgres.row_look import PREPARE, Look
 from quiesce.postgres.row_positions import array
 from quiesce.postgres.row_statements import RowStatements, statements
@@ -63,6 +64,8 @@ async def mapped(connection: AnyConnection, table: OutboxTable, name: str) -> Ma
     look = await Look.at(connection, table, found["oid"])
     columns = look.mapping()
     wrong = look.wrong + await _parked(connection, table)
+    if (told := await wrong_encoding(connection)) is not None:
+        wrong.append(told)
     if wrong:
         raise SettingsError(f"{name}: {table.quoted} cannot be worked on: {'; '.join(wrong)}")
     place = "/".join((found["database"], found["nspname"], table.name))

@@ -13,17 +13,22 @@ from quiesce.postgres.row_mapping import Mapped
 from quiesce.postgres.row_positions import multirange
 from quiesce.postgres.row_statements import MAX_PAGE, RowStatements
 
+DUE_SHARE = 4
+"""What is due again has at most one of so many parts of a claim, by keys."""
+
 
 class RowReader:
     """What one store knows of where its events wait. It reads for one claim at a time."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes`: where the payloads of a claim end, after one event at least."""
+        """`max_bytes`: where the events of a claim end, after one event at least."""
         self._max_bytes = max_bytes
         # Keys given back by an open claim while a claim statement runs.
         self._left: dict[str, int] = {}
         self._floor = Floor()
         self._floor_of = 0
+        # What is left of the shares of small claims.
+        self._share = 0
         # Whether something may wait below the claims that are open, beside what they have.
         self._waits_below = True
 
@@ -42,6 +47,7 @@ class RowReader:
     ) -> list[ClaimedEvent]:
         """Takes up to `limit` events: above the claims that are open, as long as nothing waits below; see
         `row_statements`."""
+        due, self._share = divmod(self._share + limit, DUE_SHARE)
         bottom = floor = self._floor.position
         if statements.survey:
             bottom = self._floor.begin(time.monotonic())
@@ -58,6 +64,7 @@ class RowReader:
                 self._max_bytes,
                 bottom,
                 begin,
+                due,
                 record_class=EventRow,
             )
             if mapped is not None:
@@ -65,9 +72,10 @@ class RowReader:
             events, held = events_of(rows, self._left)
             # Where not all came that was asked for, nothing may be there above; then it looks below.
             self._waits_below = bool(held) or len(events) < limit
-            if events or begin == bottom:
+            if events or (begin == bottom and due):
                 return events
-            begin = bottom
+            # Of a few events the share may be none, and nothing but retries may wait.
+            begin, due = bottom, due or limit
 
     async def survey(self, connection: Connection, statement: str | None, events: Sequence[ClaimedEvent]) -> None:
         """Raises the floor, once in a while, by what transactions say behind a claim that brought these events."""

@@ -30,13 +30,14 @@ the same key as r, at a smaller position, and r in `taken`:
 What S does not see, such as a retry that is being recorded this moment, concerns q itself and not r: then q, the
 first of its key, is offered a little early, once.
 
-**Retries.** While a retry of a key is not due, `taken` passes over all events of that key, so a key in trouble fills
-no page. The subquery with NOT IN becomes a hash table that is asked row by row: unlike a join it cannot change the
-order in which rows come, so no plan sorts the whole backlog first.
+**Retries.** While a retry of a key is not due, `taken` passes over all events of that key, so a key in trouble fills no
+page. Of the keys whose retries are due only the first `$6` have their turn, and the others are passed over too: with a
+topic in trouble, retries may come due as fast as they are refused. NOT IN becomes a hash table that is asked row by
+row: unlike a join it cannot change the order in which rows come, so no plan sorts the whole backlog first.
 
-**Sizes.** A page ends early where its payloads exceed `$3` bytes, after one event at least, so that a backlog of large
-events does not fill the relay's memory. Its tail falls with the claim too. The sum costs little, since the length of a
-large value is known without fetching it; the running sum is only made when it is needed.
+**Sizes.** A page ends early where its payloads, keys and headers exceed `$3` bytes, after one event at least, so that a
+backlog of large events does not fill the relay's memory. Its tail falls with the claim too. The running sum is only
+made when it is needed.
 
 **Pause.** While an operator has paused the outbox, `taken` is empty. It is asked once a claim, of a table of one row.
 
@@ -55,6 +56,8 @@ a join that walks all of the index.
 # ruff: noqa: S608 - what is put in are names that `row_table.quoted` has quoted, and words of our own
 from dataclasses import dataclass
 from functools import cache
+
+from quiesce.postgres.claim_limits import SIZE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,17 +180,18 @@ ON CONFLICT (event_id) DO UPDATE SET
 def _claim(of: RowColumns, waits: str, not_buried: str) -> str:
     return f"""
 WITH retries AS MATERIALIZED (
-    SELECT position, key, attempts, next_at > now() AS pending
-    FROM {of.parked} WHERE state = 'retry'
+    SELECT position, key, attempts, next_at FROM {of.parked} WHERE state = 'retry'
+), passed_over AS MATERIALIZED (
+    SELECT key FROM (
+        SELECT key, max(next_at) AS due_at, row_number() OVER (ORDER BY max(next_at), key) AS turn
+        FROM retries GROUP BY key
+    ) AS keys WHERE due_at > now() OR turn > $6
 ), taken AS MATERIALIZED (
-    SELECT * FROM (
+    SELECT *, {SIZE} AS bytes FROM (
         SELECT {of.position} AS position, {of.id} AS id, {of.key} AS aggregate_id, {of.topic} AS topic,
-            {of.type} AS type, {of.payload} AS payload, {of.headers} AS headers,
-            coalesce(octet_length({of.payload}), 0) AS bytes
+            {of.type} AS type, {of.payload} AS payload, {of.headers} AS headers
         FROM {of.table} AS e
-        WHERE {waits}
-            AND {of.position} >= $5
-            AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
+        WHERE {waits} AND {of.position} >= $5 AND {of.key} NOT IN (SELECT key FROM passed_over)
             {not_buried} {f"AND NOT {of.paused}" if of.paused else ""}
         ORDER BY {of.position} LIMIT $1
         FOR UPDATE SKIP LOCKED
@@ -198,24 +202,22 @@ WITH retries AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT {of.key} AS aggregate_id, {of.position} AS position
         FROM {of.table} AS e
-        WHERE {waits}
-            AND {of.position} >= lower(gap) AND {of.position} < upper(gap)
-            AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
+        WHERE {waits} AND {of.position} >= lower(gap) AND {of.position} < upper(gap)
+            AND {of.key} NOT IN (SELECT key FROM passed_over)
             {not_buried}
         OFFSET 0
     ) AS e
     UNION ALL
     SELECT {of.key}, {of.position}
     FROM {of.table} AS e
-    WHERE {waits}
-        AND {of.position} >= $5
+    WHERE {waits} AND {of.position} >= $5
         AND {of.position} < (
             SELECT CASE WHEN max(position) - min(position) = count(*) - 1 THEN min(position) ELSE max(position) END
             FROM taken
         )
         AND NOT $2::text::int8multirange @> {of.position}::bigint
         AND {of.position} NOT IN (SELECT position FROM taken)
-        AND {of.key} NOT IN (SELECT key FROM retries WHERE pending)
+        AND {of.key} NOT IN (SELECT key FROM passed_over)
         {not_buried}
 )
 SELECT position, id::text, aggregate_id, topic, type, payload, NULLIF(headers, '{{}}'::jsonb) AS headers, 0 AS attempts
@@ -232,7 +234,7 @@ SELECT position, NULL, aggregate_id, NULL, NULL, NULL, NULL, 0
 FROM skipped
 UNION ALL
 SELECT position, NULL, NULL, NULL, NULL, NULL, NULL, attempts
-FROM retries WHERE NOT pending AND position IN (SELECT position FROM taken)
+FROM retries WHERE position IN (SELECT position FROM taken)
 """
 
 

@@ -1,9 +1,10 @@
 """The outbox's tables, brought to this package's version through asyncpg."""
 
-from quiesce.errors import SchemaMissing
+from quiesce.errors import SchemaMissing, SettingsError
 from quiesce.outbox.schema_steps import OUTBOX, Migration, latest_version, migrations, show
 from quiesce.postgres import migrating
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.encoding import MOVE, wrong_encoding
 from quiesce.postgres.mapped_tables import mapped_tables
 
 __all__ = [
@@ -31,8 +32,10 @@ async def pending(connection: AnyConnection) -> list[Migration]:
     """The steps that `apply` would run. Changes nothing.
 
     Raises:
-        SettingsError: the user may not look, or a table of that name is there that is not ours.
+        SettingsError: the user may not look, or a table of that name is there that is not ours, or the database's
+            encoding is SQL_ASCII.
     """
+    await _refuse_encoding(connection)
     return await migrating.pending(connection, OUTBOX)
 
 
@@ -45,8 +48,10 @@ async def apply(connection: AnyConnection, *, lock_timeout: float = 30.0) -> int
 
     Raises:
         Unavailable: another process, or a statement on the tables, held a lock for longer.
-        SettingsError: the user may not create tables here, or a table of that name is there that is not ours.
+        SettingsError: the user may not create tables here, or a table of that name is there that is not ours, or the
+            database's encoding is SQL_ASCII.
     """
+    await _refuse_encoding(connection)
     return await migrating.apply(connection, OUTBOX, lock_timeout)
 
 
@@ -66,3 +71,8 @@ async def require(connection: AnyConnection) -> None:
             f"{OUTBOX.apply_command}"
         )
     raise missing(detail or await mapped_tables(connection))
+
+
+async def _refuse_encoding(connection: AnyConnection) -> None:
+    if (wrong := await wrong_encoding(connection)) is not None:
+        raise SettingsError(f"{OUTBOX.apply_command}: {wrong}. {MOVE}")

@@ -17,6 +17,7 @@ from quiesce.migrations import Tables
 from quiesce.outbox.schema_steps import NOT_FOR, OUTBOX
 from quiesce.postgres import migrating
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.encoding import MOVE, wrong_encoding
 from quiesce.postgres.operating import short_transaction
 from quiesce.postgres.waiting import recorded_store
 
@@ -100,6 +101,8 @@ async def differences(connection: AnyConnection, tables: Tables = OUTBOX) -> lis
         return [foreign]
     place: str = await connection.fetchval(_WHERE, found)
     told = await _versions(connection, tables)
+    if tables is OUTBOX and (wrong := await wrong_encoding(connection)) is not None:
+        told.append(f"{wrong}. {MOVE}")
     actual = await _describe(connection, tables, place)
     expected = await _expected(connection, tables)
     if "column outbox_control.store" in actual and (store := await recorded_store(connection)) is not None:

@@ -4,16 +4,27 @@ from dataclasses import dataclass
 
 from quiesce.postgres.driver import AnyConnection
 
+# When the server was started, and when its statistics began. A crash of one session makes it start all others anew: the
+# first of the two stays, the second does not, since statistics are given up in each recovery. An operator who resets
+# them by hand begins a new life for nothing. Both are for everybody to see.
+LIFE = """(
+    extract(epoch FROM pg_postmaster_start_time())::text
+    || coalesce(' ' || extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text, '')
+)"""
+"""Another text whenever the server may have forgotten what it had shown: a commit that nobody waited for
+(`synchronous_commit=off`) can be read before it is on the disk, and after a crash its position and its transaction
+number are given out once more. Digits, dots and a blank."""
+
 # The timeline from the name of the file that is being written: the control file tells it only after a checkpoint.
-_READ = """
-SELECT s.system_identifier,
+_READ = f"""
+SELECT s.system_identifier, {LIFE} AS life,
     CASE WHEN pg_is_in_recovery() THEN NULL
          ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END AS timeline,
     pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
     (SELECT oid FROM pg_database WHERE datname = current_database()) AS database_oid,
     'outbox_control'::regclass::oid AS table_oid
 FROM pg_control_system() AS s
-"""
+"""  # noqa: S608 - a piece of our own
 _RECORDED = "SELECT system_identifier, timeline, database_oid, table_oid FROM outbox_control"
 _AHEAD = """
 SELECT count(*) FROM outbox_lane
@@ -34,6 +45,8 @@ class ServerIdentity:
     """A copy has its own, and so has a database that was restored beside others of its cluster."""
     table_oid: int
     """Of `outbox_control`: changed where the tables were restored into the same database."""
+    life: str
+    """See `LIFE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,7 @@ async def server_identity(connection: AnyConnection) -> ServerIdentity:
     row = await connection.fetchrow(_READ)
     assert row is not None, "a function's one row"
     return ServerIdentity(
-        row["system_identifier"], row["timeline"], int(row["xmax"]), row["database_oid"], row["table_oid"]
+        row["system_identifier"], row["timeline"], int(row["xmax"]), row["database_oid"], row["table_oid"], row["life"]
     )
 
 

@@ -11,6 +11,9 @@ from quiesce.relay.sizing import Sizing
 
 log = logging.getLogger("quiesce.relay")
 
+_CALM = 60.0
+"""Seconds without little allowed, after which it is told that there is more again."""
+
 
 class Waiting(Protocol):
     """A claim that was handed over: how many of its events have no answer, and since when."""
@@ -31,7 +34,8 @@ class Allowance:
         self._progress = progress
         self._sizing = Sizing(settings.max_in_flight, within)
         self._answered_at = -inf
-        self._told = settings.max_in_flight
+        self._low_at: float | None = None
+        """When it was last less than half of what is set; None once it has been told that it is so no more."""
 
     def now(self, flights: Iterable[Waiting], at: float) -> int:
         """How many events may be in flight, so that a stop can finish them all. `flights` are all that are open."""
@@ -50,15 +54,26 @@ class Allowance:
         self._sizing.answered(at, events, answered_at - max(began, self._answered_at))
         self._answered_at = max(self._answered_at, answered_at)
 
-    def tell(self, allowed: int) -> None:
-        """Logs it where it has become less than half of what is set, or is so no more."""
-        half = self._settings.max_in_flight // 2
-        if allowed < half <= self._told or self._told < half <= allowed:
-            self._told = allowed
-            log.info(
-                "%s: at most %d events in flight: the broker answers %.3g a second, and a stop has %g s for them",
-                self._settings.name,
-                allowed,
-                self._sizing.pace() or 0.0,
-                self._within,
-            )
+    def refused(self, events: int) -> None:
+        """All of a claim was refused: the broker has none of it."""
+        self._sizing.refused(events)
+
+    def tell(self, allowed: int, at: float) -> None:
+        """Logs it where it has become less than half of what is set, or has not been so for a while: a pace that
+        swings is told once."""
+        was_low = self._low_at is not None
+        if allowed < self._settings.max_in_flight // 2:
+            self._low_at = at
+            if was_low:
+                return
+        elif self._low_at is not None and at - self._low_at >= _CALM:
+            self._low_at = None
+        else:
+            return
+        log.info(
+            "%s: at most %d events in flight: the broker answers %.3g a second, and a stop has %g s for them",
+            self._settings.name,
+            allowed,
+            self._sizing.pace() or 0.0,
+            self._within,
+        )

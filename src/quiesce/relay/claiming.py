@@ -6,7 +6,7 @@ from math import inf
 from quiesce.errors import Unavailable
 from quiesce.lifecycle.ports import Stop
 from quiesce.outbox.events import LanesTakenOver
-from quiesce.outbox.ports import Claim, ClaimsAtOnce, OutboxStore, TakesOver
+from quiesce.outbox.ports import Claim, ClaimsAtOnce, KnowsWhySilent, OutboxStore, TakesOver
 from quiesce.relay.flight import release
 from quiesce.relay.flights import Flights
 from quiesce.relay.intake import Pace, room
@@ -97,6 +97,8 @@ class Claiming:
                 claim = early if early is not None else await self._ask(limit)
             except (Unavailable, TimeoutError) as error:
                 why = str(error) or f"no answer in {self._waits.now() - began:.3g} s"
+                if isinstance(self._store, KnowsWhySilent) and self._store.why_silent:
+                    why = f"{why} ({self._store.why_silent})"
             else:
                 # From here to the launch nothing waits: a claim cannot get lost on the way.
                 self._database.answered(self._waits.now())

@@ -50,6 +50,8 @@ class Control(Protocol):
 
     def measured(self, events: int, began: float, answered_at: float) -> None: ...
 
+    def refused(self, events: int, of: int) -> None: ...
+
     async def until_discarded(self) -> None: ...
 
     def settled(self, event: ClaimSettled) -> None: ...
@@ -62,9 +64,8 @@ class Control(Protocol):
 class Flight:
     """A claim from the moment it is made until it is settled or released.
 
-    Claim and hand-over are one stretch: whatever happens, each claimed event is either published and
-    settled, or freed. Nothing is freed while a message of the claim may still reach the broker: if an
-    answer is missing, it waits until the producer has been discarded as a whole.
+    Whatever happens, each claimed event is either published and settled, or freed. Nothing is freed while a message of
+    the claim may still reach the broker: if an answer is missing, it waits until the producer has been discarded.
     """
 
     def __init__(
@@ -149,6 +150,10 @@ class Flight:
             published = self._control.now() - began
         if verdicts.dispatched and not verdicts.unanswered:
             self._control.measured(min(verdicts.dispatched, self._handed_over), began, began + published)
+        if refused := len(events) - verdicts.dispatched - verdicts.unanswered:
+            # The broker has none of these, so a crash doubles none.
+            self.size -= refused
+            self._control.refused(refused, of=len(events))
         if events and not verdicts.unanswered:
             reach(points.PUBLISHED)
         self._control.held.refused(verdicts.refused)

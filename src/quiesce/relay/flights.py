@@ -200,7 +200,11 @@ class Flights:
     def measured(self, events: int, began: float, answered_at: float) -> None:
         """A claim was handed over then and is answered."""
         self._allowance.measured(events, began, answered_at, self.now())
-        self._allowance.tell(self.allowed())
+        self._allowance.tell(self.allowed(), self.now())
+
+    def refused(self, events: int, of: int) -> None:
+        if events == of:
+            self._allowance.refused(events)
 
     async def until_discarded(self) -> None:
         """Waits until no message can reach the broker any more. The loop sees to it, and bounds it."""

@@ -34,7 +34,7 @@ class Sizing:
         """`most` events, whatever is measured; `within` seconds a stop may take."""
         self.most = most
         self.target = SHARE * within
-        self._least = min(LEAST, most)
+        self._least = self._unmeasured = min(LEAST, most)
         self._window: deque[_Measured] = deque()
         # Of what is in the window: asked for with every claim, and the window may hold thousands.
         self._events = 0
@@ -54,6 +54,12 @@ class Sizing:
             # Nothing is left of what rounding has gathered.
             self._events, self._seconds = measured.events, measured.seconds
 
+    def refused(self, events: int) -> None:
+        """All of a claim was refused. That says nothing about the pace; but none of it is with the broker, and what
+        comes next is likely to be of the same kind. So as long as no pace is known, the next claim may have twice as
+        many: what stands behind events of a topic that is missing must not wait for them ten at a time."""
+        self._unmeasured = min(self.most, max(self._unmeasured, 2 * events))
+
     def pace(self) -> float | None:
         """Events a second, at least, that the broker answers; None before anything is measured."""
         if not self._window:
@@ -65,7 +71,7 @@ class Sizing:
         wait: a broker that has just become slower shows there first."""
         pace = self.pace()
         if pace is None:
-            return self._least
+            return self._unmeasured
         if waiting and waited > waiting / pace:
             pace = waiting / waited
         return max(self._least, min(self.most, int(pace * self.target)))

@@ -43,17 +43,18 @@ def judge(
     reasons = Counter[str]()
     dispatched = 0
     for event in published:
-        answer = answers.get(event.id)
+        event_id = event.id
+        answer = answers.get(event_id)
         match answer:
             case None:
                 continue
             case Dispatched():
                 dispatched += 1
-                outcomes[event.id] = answer
+                outcomes[event_id] = answer
             case Retry() | Dead():
                 outcome = retry.judge(answer, event.attempts)
                 reasons[name_of(answer.reason)] += 1
-                outcomes[event.id] = outcome
+                outcomes[event_id] = outcome
                 if isinstance(outcome, Retry) or dead_holds_key(event.topic):
                     refused.append(event)
     return Verdicts(outcomes, dispatched, len(published) - len(outcomes), first_places(refused), dict(reasons))

@@ -118,7 +118,7 @@ class MemorySource:
         self._faults: deque[Exception] = deque()
         self._news = asyncio.Event()
         self._open = False
-        self._changed: Callable[[], None] = _nobody
+        self._changed: Callable[[], None] = lambda: None
         self._untold: list[tuple[int, int, bool]] = []
 
     async def open(self) -> Self:
@@ -134,11 +134,10 @@ class MemorySource:
         """Raises IntakeClosed when it is not open, and what `fail_next_fetch` was given."""
         try:
             async with asyncio.timeout(1.0):
-                while True:
+                while not (batch := self._take(limit, full)):
                     self._news.clear()
-                    if batch := self._take(limit, full):
-                        return batch
                     await self._news.wait()
+                return batch
         except TimeoutError:
             return self._take(0)
 
@@ -245,7 +244,3 @@ class MemorySource:
                 return False
         self.gone([partition])
         return True
-
-
-def _nobody() -> None:
-    """Nobody watches."""

@@ -61,6 +61,5 @@ CREATE TABLE IF NOT EXISTS outbox_audit (
 -- What is due, and what holds a key, in one lane.
 CREATE INDEX IF NOT EXISTS outbox_parked_waiting ON outbox_parked (lane, position) WHERE state <> 'dead';
 CREATE INDEX IF NOT EXISTS outbox_parked_due ON outbox_parked (lane, next_at) WHERE state = 'retry';
-CREATE INDEX IF NOT EXISTS outbox_parked_key ON outbox_parked (key, position);
 
 INSERT INTO quiesce_schema (version, name) VALUES (2, 'log') ON CONFLICT DO NOTHING;
