@@ -44,6 +44,7 @@ class MemorySource:
         self.fetches = 0
         self.closed: list[Deadline] = []
         self.close_error: Exception | None = None
+        self.close_hangs = False
         self.fetch_errors: list[Exception] = []
         self._position: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -115,6 +116,9 @@ class MemorySource:
 
     async def close(self, deadline: Deadline) -> Closed:
         self.closed.append(deadline)
+        if self.close_hangs:
+            await asyncio.sleep(deadline.at - asyncio.get_running_loop().time())
+            return Closed(forced=True, detail="a rebalance")
         if self.close_error is not None:
             raise self.close_error
         return Closed()

@@ -367,6 +367,26 @@ def test_a_source_that_cannot_leave_the_group_does_not_fail_the_worker() -> None
     virtual_time.run(main())
 
 
+@pytest.mark.parametrize(("within", "at_most"), [(20.0, 5.0), (3.0, 2.4)])
+def test_K19_a_group_that_cannot_be_left_in_time_is_no_reason_to_be_aborted(
+    within: float, at_most: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A member is let go once its group is through with a rebalance, which waits for the session of a dead one."""
+
+    async def main() -> None:
+        source = MemorySource([record(0)])
+        source.close_hangs = True
+        began = asyncio.get_running_loop().time()
+        stop = await run(Consumer(source, Handler()), stop_at=began + 1.0, within=within)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(1.0 + at_most, abs=0.1)
+        assert source.committed == {ZERO: 1}
+        assert stop.abandoned == []
+
+    virtual_time.run(main())
+    assert "the group was not left in" in caplog.text
+    assert "a rebalance" in caplog.text
+
+
 @given(
     st.integers(1, 12),
     st.integers(1, 5),

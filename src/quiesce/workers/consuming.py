@@ -26,6 +26,9 @@ log = logging.getLogger("quiesce.workers")
 LEAVE_BOUND = 5.0
 """Seconds to leave the group in, when the drain has that much left."""
 
+LEAVE_AT_MOST = 0.8
+"""Of what is left of the drain then, that leaving may take."""
+
 LEAVE_SHARE = 0.4
 """How much of what is left of a short drain is kept for leaving the group."""
 
@@ -176,9 +179,13 @@ class Consuming:
         if not self._stop.requested:
             # It failed, and may be begun again, with the same source.
             return
-        bound = min(LEAVE_BOUND, self._stop.remaining())
+        # A member is let go only once its group is through with a rebalance, which may wait for another one's session
+        # to run out. Everything is committed by now: that is no reason to be aborted at the deadline.
+        bound = min(LEAVE_BOUND, LEAVE_AT_MOST * self._stop.remaining())
         try:
-            await self._source.close(Deadline(self._loop.time() + bound))
+            closed = await self._source.close(Deadline(self._loop.time() + bound))
+            if closed.forced:
+                log.warning("%s: the group was not left in %.3g s: %s", self._terms.name, bound, closed.detail)
         except Exception:
             # Not the worker's failure: the service closes the source once more in its own part.
             log.exception("%s: could not leave the group", self._terms.name)
