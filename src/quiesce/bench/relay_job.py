@@ -48,9 +48,10 @@ class Job:
 PRODUCER: dict[str, str | int | float | bool] = {
     "acks": "all",
     "enable.idempotence": True,
-    "linger.ms": 2,
+    "linger.ms": 10,
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
     "queue.buffering.max.messages": 200_000,
 }
-"""What the bare loops and the relay tell librdkafka alike, beside what the relay insists on."""
+"""What the bare loops and the relay tell librdkafka alike, beside what the relay insists on. With less time to gather
+batches the broker works twice as hard, on the same cores."""
