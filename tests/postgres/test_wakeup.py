@@ -12,7 +12,7 @@ from wire_proxy import WireProxy
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
-from quiesce.postgres.wakeup import CHANNEL, OutboxWaker, OutboxWakeups
+from quiesce.postgres.wakeup import _APART, CHANNEL, OutboxWaker, OutboxWakeups
 from quiesce.testing.manual_stop import ManualStop
 
 BOUND = 3.0
@@ -66,6 +66,16 @@ async def test_a_nudge_wakes_who_listens_and_many_share_one(outbox: str) -> None
             waker.nudge()
         await woken.more()
         assert woken.times < 100
+
+
+async def test_writers_without_a_pause_cost_a_notification_now_and_then(outbox: str) -> None:
+    async with listening(outbox) as (woken, _), waking(outbox) as waker:
+        began, before = time.monotonic(), woken.times
+        async with asyncio.timeout(BOUND):
+            while woken.times < before + 10:
+                waker.nudge()
+                await asyncio.sleep(0)
+        assert time.monotonic() - began >= 9 * _APART
 
 
 async def test_a_nudge_from_a_thread_and_plain_sql_wake_too(outbox: str, db: Connection) -> None:

@@ -75,6 +75,32 @@ def test_a_nudge_claims_at_once_whatever_is_watched() -> None:
     virtual_time.run(main())
 
 
+def test_while_events_come_a_nudge_costs_no_claim_of_its_own() -> None:
+    async def main(nudged: bool) -> tuple[int, float]:
+        store, broker = WatchedStore(latency=0.0), MemoryBroker(latency=0.0)
+        relay = Relay(store, broker, poll_interval=0.004)
+        loop, written, late = asyncio.get_running_loop(), dict[str, float](), list[float]()
+        broker.on_publish = lambda events: late.extend(loop.time() - written[one.aggregate_id] for one in events)
+
+        def write(number: int) -> None:
+            written[f"k{number}"] = loop.time()
+            store.add(event(number, f"k{number}"), at=loop.time())
+            if nudged:
+                relay.nudge()
+
+        for number in range(2000):
+            loop.call_at(1.0 + number / 1000, write, number)
+        await run(relay, stop_at=4.0)
+        assert not store.waiting()
+        return len(store.claims), max(late)
+
+    claims, latest = virtual_time.run(main(nudged=False))
+    claims_nudged, latest_nudged = virtual_time.run(main(nudged=True))
+    # It was idle at first, and claims at once until it finds that events keep coming.
+    assert claims_nudged <= 1.1 * claims
+    assert latest_nudged <= max(latest, MOST_GATHERED * 0.004)
+
+
 @pytest.mark.parametrize("error", [Unavailable("refused"), SettingsError("may not execute"), RuntimeError("a bug")])
 def test_where_a_watch_fails_the_outbox_is_asked_by_the_clock(
     error: Exception, caplog: pytest.LogCaptureFixture

@@ -102,9 +102,10 @@ class LogClaim:
         self.first = min(self._firsts(), default=None)
         # A task of its own records it: whoever gives up waiting does not take back what the broker has acked.
         await self._record(self)
-        lost = {log.lost for log in self.logs.values() if log.lost}
+        lost = [log.lost for log in self.logs.values() if log.lost]
         if lost:
-            raise ClaimLost(f"{len(lost)} of {len(self.logs)} lanes of the claim were lost: {'; '.join(sorted(lost))}")
+            why = "; ".join(sorted(set(lost)))
+            raise ClaimLost(f"{len(lost)} of {len(self.logs)} lanes of the claim were lost: {why}")
         if self.written_at is not None:
             return replace(counted, waited=max(0.0, time.monotonic() - self.written_at))
         return counted

@@ -57,6 +57,8 @@ class LaneLog:
     dispatched: int
     parked: ParkedKeys
     holds: Policy
+    place: str | None = None
+    """Where its row stood when it was last seen: see `log_statements`."""
     chain: list[Part] = field(default_factory=list)
     in_hand: int = 0
     """Events set aside that claims have in hand."""

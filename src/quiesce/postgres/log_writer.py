@@ -4,8 +4,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quiesce.errors import Unavailable
 from quiesce.lifecycle.backoff import Backoff
@@ -14,6 +15,7 @@ from quiesce.postgres import log_statements as sql
 from quiesce.postgres.log_claim import LogClaim
 from quiesce.postgres.log_connections import LogConnections, OtherLife
 from quiesce.postgres.log_lane import LaneLog
+from quiesce.postgres.log_parked import Changes
 from quiesce.postgres.log_statements import array
 
 logger = logging.getLogger("quiesce.postgres")
@@ -163,13 +165,29 @@ class LogWriter:
                 one.done.exception()
 
     async def _record(self, logs: list[LaneLog], now: float, oldest: LogClaim | None) -> frozenset[int]:
-        """Returns the lanes that are still ours. The same may be sent again and again: see `log_statements`. But not to
-        a server that was started anew: what it has now, at the positions and numbers that were read, may be else.
+        """Returns the lanes that are still ours. It asks along how long the first event of `oldest` has been there."""
+        until, life = time.monotonic() + self._bound, self._connections.life
+        changes = {log.lane: log.parked.changes(now) for log in logs}
+        moved = await self._move(sql.AT_PLACE, logs, changes, oldest, until, life)
+        elsewhere = [log for log in logs if log.lane not in moved]
+        if elsewhere:
+            # Somebody wrote these rows, which may have been us: an answer was lost. Or they are not ours any more.
+            moved |= await self._move(sql.BY_LANE, elsewhere, changes, oldest, until, life)
+        return frozenset(moved)
 
-        It asks along how long the first event of `oldest` has been there.
+    async def _move(
+        self,
+        settle: sql.Settle,
+        logs: list[LaneLog],
+        changes: Mapping[int, Changes],
+        oldest: LogClaim | None,
+        until: float,
+        life: str | None,
+    ) -> set[int]:
+        """The same may be sent again and again: see `log_statements`. But not to a server that was started anew: what
+        it has now, at the positions and numbers that were read, may be else.
         """
         position, lane = (oldest.first if oldest is not None else None) or (None, None)
-        changes = [log.parked.changes(now) for log in logs]
         values = [
             array(log.lane for log in logs),
             array(log.epoch for log in logs),
@@ -179,18 +197,31 @@ class LogWriter:
             array(log.recorded.at for log in logs),
             array(log.dispatched for log in logs),
             array(position if log.lane == lane else None for log in logs),
+            array(log.place for log in logs),
         ]
-        write = [row for change in changes for row in change.write]
-        delete = [event_id for change in changes for event_id in change.delete]
-        statement = sql.MOVE
+        write = [row for log in logs for row in changes[log.lane].write]
+        delete = [event_id for log in logs for event_id in changes[log.lane].delete]
+        statement = settle.moves
         if write or delete:
-            statement = sql.SETTLE
+            statement = settle.parks
             values += [json.dumps(write), array(delete)]
-        until, tries, life = time.monotonic() + self._bound, 0, self._connections.life
+        asked_at, rows = await self._send(statement, values, until, life)
+        by_lane = {log.lane: log for log in logs}
+        for number, place, age in rows:
+            by_lane[number].place = place
+            if oldest is not None and number == lane:
+                oldest.written_at = asked_at - age if age is not None else None
+        return {row[0] for row in rows}
+
+    async def _send(
+        self, statement: str, values: list[str], until: float, life: str | None
+    ) -> tuple[float, Sequence[Any]]:
+        """The answer, and when it was asked for."""
+        tries = 0
         while True:
             try:
                 asked_at = time.monotonic()
-                rows = await self._connections.fetch(statement, *values, life=life)
+                return asked_at, await self._connections.fetch(statement, *values, life=life)
             except OtherLife:
                 raise
             except Unavailable as error:
@@ -201,11 +232,6 @@ class LogWriter:
                         f"the database went away while a claim was recorded, which may have happened or not: {error}"
                     ) from error
                 logger.debug("%s: recording a claim again: %s", self._name, error)
-            else:
-                if oldest is not None:
-                    ages = [age for _, age in rows if age is not None]
-                    oldest.written_at = asked_at - ages[0] if ages else None
-                return frozenset(row[0] for row in rows)
             await asyncio.sleep(wait)
 
 

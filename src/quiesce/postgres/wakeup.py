@@ -24,6 +24,9 @@ CHANNEL = "quiesce_outbox"
 
 _GATHER = 0.001
 """Seconds in which further commits share a notification."""
+_APART = 0.01
+"""Seconds between two notifications, at least. A relay that was woken looks often by itself for a while, so that more
+of them would cost writers and server much, and spare nobody a wait."""
 _STATEMENT = 2.0
 """Seconds for one statement; no answer means that the connection is gone."""
 _PROBE = 5.0
@@ -97,6 +100,7 @@ class OutboxWaker:
             try:
                 await self._say()
                 failures = 0
+                await asyncio.sleep(_APART)
             except (Unavailable, *CONNECTION_LOST) as error:
                 failures += 1
                 wait = _AGAIN.wait(failures)

@@ -52,7 +52,9 @@ class Claiming:
     def hurry(self) -> None:
         """There is, or will soon be, something to claim."""
         self._pace.hurry()
-        self.now_due()
+        # Of many writers that all say so, each would else cost a claim that finds what the watch has found already.
+        if not self._watching.looks_often:
+            self.now_due()
 
     def now_due(self) -> None:
         """The next claim is."""

@@ -107,7 +107,7 @@ class Relay:
     def nudge(self) -> None:
         """Says that an event was just committed, so that the relay looks at once. From any thread.
 
-        Nothing happens while it does not run, and nothing is lost without it.
+        Nothing happens while it does not run or looks every few milliseconds anyway, and nothing is lost without it.
         """
         running = self._running
         if running is not None:

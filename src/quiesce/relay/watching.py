@@ -51,11 +51,17 @@ class Watching:
         self._task: asyncio.Task[None] | None = None
         self._failed_at = float("-inf")
         self._active_at = float("-inf")
+        self._often = False
         self._news: bool | None = None
 
     @property
     def watches(self) -> bool:
         return self._store is not None and self._store.watches and self._now() > self._failed_at + AT_MOST
+
+    @property
+    def looks_often(self) -> bool:
+        """Whether the watch under way finds an event about as soon as a claim made now would."""
+        return self._task is not None and self._often
 
     def take(self) -> bool | None:
         """What the watch that has ended had to say, once: whether there is something. None: none has ended."""
@@ -70,7 +76,8 @@ class Watching:
         """Begins a watch that first looks after `pause` seconds, unless one is under way."""
         if self._store is None or self._task is not None:
             return
-        every = self._every if self._now() < self._active_at + AWAKE else max(IDLE_EVERY, self._every)
+        self._often = self._now() < self._active_at + AWAKE
+        every = self._every if self._often else max(IDLE_EVERY, self._every)
         self._task = asyncio.get_running_loop().create_task(
             self._watch(self._store, every, pause), name=self._task_name
         )
