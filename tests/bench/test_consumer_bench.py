@@ -67,4 +67,4 @@ def test_the_medians_count_and_both_ratios_are_asked(ours: float, inbox: float, 
 def test_it_tells_what_it_does_not_take(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["bench", "consumer", "--payload", "20"])
-    assert "takes a whole number, 40 or more" in capsys.readouterr().err
+    assert "takes a whole number from 40 to 900000" in capsys.readouterr().err

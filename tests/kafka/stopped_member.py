@@ -7,18 +7,13 @@ commit it all, again and again until it hears what has become of it.
 import asyncio
 import logging
 import sys
-import time
 
 from quiesce.errors import CommitRefused, Unavailable
 from quiesce.inbox.record import TopicPartition
 from quiesce.kafka import KafkaSource
-from quiesce.lifecycle.deadline import Deadline
+from quiesce.testing.contracts.expectations import within
 
 BOUND = 30.0
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 async def main(bootstrap: str, topic: str, group: str, session: str, count: str) -> None:

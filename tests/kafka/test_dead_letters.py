@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -20,7 +19,7 @@ from quiesce.kafka import KafkaDeadLetters, dead_reader, record_writer
 from quiesce.kafka.dead_reader import DeadReader
 from quiesce.kafka.partitions import partition_of
 from quiesce.kafka.topic_answers import ask
-from quiesce.lifecycle.deadline import Deadline
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.kafka import LocalKafka
 from quiesce_pytest import MakeTopic
 
@@ -34,10 +33,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
     monkeypatch.setattr(record_writer, "_ASK", 0.2)
     with MockCluster() as cluster:
         yield cluster
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 def record(key: bytes | None = b"k", value: bytes | None = b"v", offset: int = 3, topic: str = "orders") -> Record:

@@ -25,16 +25,13 @@ from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import once, open_pool
 from quiesce.postgres.driver import AnyConnection
+from quiesce.testing.contracts.expectations import within
 from quiesce.workers import Retries
 from quiesce_pytest import MakeTopic
 
 BUDGET = Budget(grace_period=30, prestop=0, http=1, workers=5, producers=10, pools=5, report=1, margin=1)
 
 Handler = Callable[..., Awaitable[object]]
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 async def until(condition: Callable[[], object], bound: float = 30.0) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.ports import Takeover
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.lanes import Lanes
+from quiesce.testing.contracts.expectations import within
 
 ALL = frozenset(range(16))
 
@@ -56,10 +56,6 @@ async def look(database: str) -> AsyncIterator[Connection]:
     """A connection beside the members, to look with."""
     async with connect(database) as connection:
         yield connection
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 def shared_out(members: Sequence[Lanes]) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from quiesce.blocking import BlockingCall
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres.driver import Connection
 from quiesce.testing.postgres import LocalPostgres
 
@@ -14,10 +13,6 @@ ON_THE_SERVER = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
     "AND backend_type = 'client backend'"
 )
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 async def nothing_left(look: Connection, seconds: float = 1.0) -> None:

@@ -15,13 +15,13 @@ from lane_members import (
     never_two_owners,
     shared_out,
     tending,
-    within,
 )
 
 from quiesce.errors import IntakeClosed, SchemaMissing, SettingsError
 from quiesce.postgres import connect, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.lanes import Lanes
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.postgres_address import PostgresAddress
 
 

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from cancelled_at import CancelledAt
-from lane_members import ALL, END_LOCKS, Join, Member, eventually, shared_out, tending, within
+from lane_members import ALL, END_LOCKS, Join, Member, eventually, shared_out, tending
 from wire_proxy import WireProxy
 
 from quiesce.errors import IntakeClosed, Unavailable
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.lane_records import LaneRecords, PooledConnector
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.loopback import free_port
 from quiesce.testing.postgres import LocalPostgres
 

@@ -4,12 +4,13 @@ import asyncio
 import time
 
 import pytest
-from lane_members import ALL, LOCK_CONNECTIONS, Join, eventually, never_two_owners, shared_out, tending, within
+from lane_members import ALL, LOCK_CONNECTIONS, Join, eventually, never_two_owners, shared_out, tending
 from pgbouncer import OpenPgBouncer
 
 from quiesce.errors import SettingsError
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
+from quiesce.testing.contracts.expectations import within
 
 pytestmark = pytest.mark.xdist_group("pgbouncer")
 

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from lane_members import ALL, Join, Member, eventually, shared_out, within
+from lane_members import ALL, Join, Member, eventually, shared_out
 from outbox_table import event, write
 
 from quiesce.postgres.driver import Connection
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.service_process import ServiceProcess
 
 PROGRAM = Path(__file__).with_name("lane_process.py")

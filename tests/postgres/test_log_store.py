@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -13,17 +12,13 @@ from outbox_table import event, until, write
 from wire_proxy import WireProxy
 
 from quiesce.errors import ClaimLost, DatabaseReplaced, SchemaMissing, SettingsError
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.event import OutboxEvent
 from quiesce.outbox.outcome import DISPATCHED, Dead, Outcome, Retry
 from quiesce.outbox.ports import Claim, Settled
 from quiesce.postgres import OutboxLog, OutboxRows, connect, enqueue
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.log_claim import LogClaim
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
+from quiesce.testing.contracts.expectations import within
 
 
 def ids(claim: Claim) -> list[UUID]:

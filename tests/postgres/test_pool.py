@@ -8,19 +8,15 @@ import pytest
 from outbox_table import until
 
 from quiesce.errors import SettingsError
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.lifecycle.phases import Part
 from quiesce.postgres import open_pool
 from quiesce.postgres.driver import Connection
+from quiesce.testing.contracts.expectations import within
 
 ON_THE_SERVER = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
     "AND backend_type = 'client backend'"
 )
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 async def nothing_left(db: Connection, seconds: float) -> None:

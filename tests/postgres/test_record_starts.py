@@ -1,7 +1,6 @@
 """Starts of records in PostgreSQL: what a death, a stop and a rebalance leave behind."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,18 +9,14 @@ import pytest
 
 from quiesce.errors import SchemaMissing, Unavailable
 from quiesce.inbox.record import Record
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.postgres import RecordStarts, connect
 from quiesce.postgres.borrowing import Borrowing
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.postgres_address import PostgresAddress
 
 
 def records(*offsets: int, partition: int = 0, topic: str = "orders") -> Sequence[Record]:
     return [Record(topic, partition, offset, b"k", b"v") for offset in offsets]
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 async def row(dsn: str, partition: int = 0) -> tuple[object, ...]:

@@ -16,16 +16,12 @@ from outbox_table import event, others_locks, until, write
 from wire_proxy import WireProxy
 
 from quiesce.errors import ClaimLost, SchemaMissing, SettingsError, Unavailable
-from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.outcome import DISPATCHED, Dead, Retry
 from quiesce.postgres import OutboxRows, connect
 from quiesce.postgres.connections import CONNECTION_LOST
 from quiesce.postgres.driver import Connection
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.postgres import LocalPostgres
-
-
-def within(seconds: float) -> Deadline:
-    return Deadline(time.monotonic() + seconds)
 
 
 async def kill_backends(db: Connection) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from seen_from_beside import ON_THE_SERVER, call, nothing_left, only_who_asks_is_left, runs, within
+from seen_from_beside import ON_THE_SERVER, call, nothing_left, only_who_asks_is_left, runs
 
 from quiesce.errors import SettingsError, Unavailable
 from quiesce.lifecycle.phases import Part
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
 from quiesce.psycopg import open_pool, open_sync_pool
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.loopback import free_port
 from quiesce.testing.postgres import LocalPostgres
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from seen_from_beside import ON_THE_SERVER, call, nothing_left, only_who_asks_is_left, runs, within
+from seen_from_beside import ON_THE_SERVER, call, nothing_left, only_who_asks_is_left, runs
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from quiesce.errors import IntakeClosed, SettingsError, Unavailable
@@ -15,6 +15,7 @@ from quiesce.lifecycle.phases import Part
 from quiesce.postgres import connect
 from quiesce.postgres.driver import Connection
 from quiesce.sqlalchemy import open_async_engine, open_engine
+from quiesce.testing.contracts.expectations import within
 from quiesce.testing.loopback import free_port
 from quiesce.testing.postgres import LocalPostgres
 

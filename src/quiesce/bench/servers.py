@@ -14,6 +14,9 @@ from quiesce.testing.tansu import LocalTansu
 DATABASE = {"shared_buffers": "512MB", "max_wal_size": "8GB", "autovacuum_naptime": "10s"}
 """A million events fit into memory, as they would on a server of their own."""
 
+MOST_PAYLOAD = 900_000
+"""Bytes. A broker, and a producer, take a message of a megabyte with its key and headers, as they come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Servers:

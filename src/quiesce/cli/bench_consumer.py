@@ -44,9 +44,10 @@ def add_to(topics: Any) -> None:
 
 def _payload(text: str) -> int:
     from quiesce.bench.consumer_topic import LEAST_PAYLOAD
+    from quiesce.bench.servers import MOST_PAYLOAD
 
-    if not text.isdecimal() or int(text) < LEAST_PAYLOAD:
-        raise argparse.ArgumentTypeError(f"got {text!r}, takes a whole number, {LEAST_PAYLOAD} or more")
+    if not text.isdecimal() or not LEAST_PAYLOAD <= int(text) <= MOST_PAYLOAD:
+        raise argparse.ArgumentTypeError(f"got {text!r}, takes a whole number from {LEAST_PAYLOAD} to {MOST_PAYLOAD}")
     return int(text)
 
 

@@ -108,9 +108,10 @@ def parts(text: str) -> tuple[str, ...]:
 def payload(text: str) -> int:
     """A whole number in which an event's number has room."""
     from quiesce.bench.relay_plan import LEAST_PAYLOAD
+    from quiesce.bench.servers import MOST_PAYLOAD
 
-    if not text.isdecimal() or int(text) < LEAST_PAYLOAD:
-        raise argparse.ArgumentTypeError(f"got {text!r}, takes a whole number, {LEAST_PAYLOAD} or more")
+    if not text.isdecimal() or not LEAST_PAYLOAD <= int(text) <= MOST_PAYLOAD:
+        raise argparse.ArgumentTypeError(f"got {text!r}, takes a whole number from {LEAST_PAYLOAD} to {MOST_PAYLOAD}")
     return int(text)
 
 

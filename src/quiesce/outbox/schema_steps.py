@@ -27,6 +27,7 @@ TABLES = ("quiesce_schema", "outbox_event", "outbox_parked", "outbox_lane", "out
 DROP = (
     "DROP TABLE IF EXISTS outbox_audit, outbox_control, outbox_lane, outbox_parked, outbox_event, quiesce_schema",
     "DROP FUNCTION IF EXISTS outbox_lane(text)",
+    "DROP FUNCTION IF EXISTS outbox_lane_once()",
     "DROP FUNCTION IF EXISTS outbox_watch(smallint[], pg_snapshot[], float8, float8, float8, integer, bigint)",
 )
 """Takes all of it away, events and letters included."""
@@ -38,7 +39,7 @@ OUTBOX = Tables(
     main="outbox_event",
     versions="quiesce_schema",
     drop=DROP,
-    functions=("outbox_lane", "outbox_watch"),
+    functions=("outbox_lane", "outbox_watch", "outbox_lane_once"),
 )
 
 NOT_FOR: Mapping[StoreKind, str] = {"row": "outbox_event_xid", "log": "outbox_event_waiting"}

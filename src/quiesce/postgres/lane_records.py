@@ -59,9 +59,12 @@ class LaneRecords:
         """
         wanted = set(lanes)
         async with self._transaction() as connection:
-            text = "{" + ",".join(map(str, sorted(wanted))) + "}"
-            rows = await connection.fetch(sql.OWN, str(badge), text, self._owner)
-        epochs = {int(lane): int(epoch) for lane, epoch in rows}
+            epochs: dict[int, int] = {}
+            # Once more for those that a former owner was about to write: they are locked since.
+            for _ in range(2):
+                left = ",".join(map(str, sorted(wanted - epochs.keys())))
+                rows = await connection.fetch(sql.OWN, str(badge), f"{{{left}}}", self._owner) if left else []
+                epochs.update((int(lane), int(epoch)) for lane, epoch in rows)
         if epochs.keys() != wanted:
             missing = ", ".join(map(str, sorted(wanted - epochs.keys())))
             raise Unavailable(

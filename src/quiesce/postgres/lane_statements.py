@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from quiesce.postgres.connections import RELAY
+from quiesce.postgres.lane_rows import newest
 
 LANES = 16
 """How many lanes an outbox has."""
@@ -133,7 +134,7 @@ def end_frozen(after: float) -> str:
     """
     return f"""
 SELECT pg_terminate_backend(held.pid) FROM {_HELD}
-JOIN outbox_lane AS moved ON moved.lane = held.objid::int8
+CROSS JOIN LATERAL {newest("held.objid::int8")} AS moved
 WHERE {_silent(after)}
     AND coalesce(moved.moved_at < clock_timestamp() - interval '{after:.3f} s', true)
     AND (
@@ -155,7 +156,7 @@ WHERE {_silent(after)}
 """  # noqa: S608
 
 
-OWN = """
+OWN = f"""
 WITH mine AS MATERIALIZED (
     SELECT locked.objid::int8 AS lane
     FROM pg_locks AS badge JOIN pg_locks AS locked USING (pid, locktype, database, classid, objsubid, granted)
@@ -163,12 +164,14 @@ WITH mine AS MATERIALIZED (
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND badge.objid = $1::text::int8::oid
 ), turn AS MATERIALIZED (
-    SELECT lane FROM outbox_lane
-    WHERE lane = ANY ($2::text::smallint[]) AND lane IN (SELECT lane FROM mine)
-    ORDER BY lane FOR UPDATE
+    SELECT present.lane, present.place
+    FROM unnest($2::text::smallint[]) AS wanted (lane)
+    CROSS JOIN LATERAL ({newest("wanted.lane")} FOR UPDATE) AS present
+    WHERE wanted.lane IN (SELECT lane FROM mine)
 )
-UPDATE outbox_lane SET epoch = epoch + 1, owner = $3::text, owned_at = statement_timestamp()
-WHERE lane IN (SELECT lane FROM turn)
-RETURNING lane, epoch
-"""
-"""Raises the epoch of lanes, if the session with the badge `$1` has locked them on this very server."""
+UPDATE outbox_lane AS lane SET epoch = lane.epoch + 1, owner = $3::text, owned_at = statement_timestamp()
+FROM turn WHERE lane.ctid = turn.place AND lane.lane + 0 = turn.lane
+RETURNING lane.lane, lane.epoch
+"""  # noqa: S608 - a piece of our own
+"""Raises the epoch of lanes, if the session with the badge `$1` has locked them on this very server. Rows are locked
+in the order of `$2`. One that somebody wrote meanwhile is locked, and found by the next statement."""

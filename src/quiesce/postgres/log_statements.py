@@ -21,9 +21,10 @@ All values are absolute, so that it may be sent again when nobody knows whether 
 the server's own transaction numbers is refused: a server that forgot some would give them out once more.
 
 **Where a row stands.** Each settle leaves a former version of the row behind. While some forgotten transaction holds
-xmin these cannot be cleaned up, and to find a row by its lane is to walk over all of them. So the owner remembers where
-the row stands (its ctid) and asks there. That is only a hint: lane and epoch are compared all the same, and a lane that
-was not found so, after somebody else wrote its row, is asked for once more by its number.
+xmin these cannot be cleaned up, and to find a row by its lane may be to walk over them: see `lane_rows`. So the owner
+remembers where the row stands (its ctid) and asks there. That is only a hint: lane and epoch are compared all the same,
+and a lane that was not found so, after somebody else wrote its row, is asked for once more by its number. (`+ 0`: no
+index has that. A plan that was made while the table was small would use the one on lane and epoch for good.)
 
 """
 
@@ -32,6 +33,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from quiesce.postgres.claim_limits import SIZE
+from quiesce.postgres.lane_rows import newest
 
 
 def array(values: Iterable[object]) -> str:
@@ -134,8 +136,8 @@ UPDATE outbox_lane AS lane SET seen = given.seen, last = given.last, until = giv
 FROM unnest(
     $1::text::smallint[], $2::text::bigint[], $3::text::pg_snapshot[], $4::text::bigint[], $5::text::pg_snapshot[],
     $6::text::bigint[], $7::text::bigint[], $8::text::bigint[], $9::text::tid[]
-) AS given (lane, epoch, seen, last, until, at, dispatched, sample, place)
-WHERE {found} AND lane.epoch = given.epoch
+) AS given (lane, epoch, seen, last, until, at, dispatched, sample, place){looked_up}
+WHERE lane.ctid = {place} AND lane.lane + 0 = given.lane AND lane.epoch + 0 = given.epoch
     AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
 RETURNING lane.lane, lane.ctid::text AS place, CASE WHEN given.sample IS NOT NULL THEN (
     SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8 FROM outbox_event AS event
@@ -169,22 +171,22 @@ class Settle:
     parks: str
 
     @classmethod
-    def finding(cls, found: str) -> Self:
-        """`found`: how the row of a lane is found."""
-        move = _MOVE.format(found=found)
+    def at(cls, place: str, looked_up: str = "") -> Self:
+        """`place`: an expression that gives the place of a lane's row."""
+        move = _MOVE.format(place=place, looked_up=looked_up)
         return cls(move, _SETTLE.format(move=move))
 
 
-AT_PLACE = Settle.finding("lane.ctid = given.place AND lane.lane = given.lane")
+AT_PLACE = Settle.at("given.place")
 """Finds only rows that stand where they stood."""
 
-BY_LANE = Settle.finding("lane.lane = given.lane")
-"""Finds them wherever they are, past all their former versions."""
+BY_LANE = Settle.at("present.place", f"\nCROSS JOIN LATERAL {newest('given.lane')} AS present")
+"""Finds them wherever they stand now."""
 
-LANES = """
-SELECT lane, epoch, seen::text, last, until::text, at, dispatched, ctid::text FROM outbox_lane
-WHERE lane = ANY ($1::text::smallint[])
-"""
+LANES = f"""
+SELECT present.lane, epoch, seen::text, last, until::text, at, dispatched, place::text
+FROM unnest($1::text::smallint[]) AS wanted (lane) CROSS JOIN LATERAL {newest("wanted.lane")} AS present
+"""  # noqa: S608 - a piece of our own
 
 PARKED = """
 SELECT lane, event_id, position, key, state, reason, attempts,

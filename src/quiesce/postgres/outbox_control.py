@@ -8,6 +8,7 @@ from quiesce.outbox.schema_steps import FOR_STORE, StoreKind
 from quiesce.postgres import schema
 from quiesce.postgres.driver import AnyConnection
 from quiesce.postgres.encoding import MOVE, wrong_encoding
+from quiesce.postgres.lane_rows import EVERY
 from quiesce.postgres.server_identity import server_identity
 
 _READ = "SELECT store, system_identifier FROM outbox_control"
@@ -16,11 +17,11 @@ _RECORD = """
 UPDATE outbox_control SET system_identifier = $1, timeline = $2, database_oid = $3, table_oid = $4
 WHERE system_identifier IS NULL
 """
-_LANES = "SELECT count(*), count(*) FILTER (WHERE moved_at IS NOT NULL OR last > 0) FROM outbox_lane"
+_LANES = f"SELECT count(*), count(*) FILTER (WHERE moved_at IS NOT NULL OR last > 0) FROM {EVERY} AS lane"  # noqa: S608
 # Row stores mark in the order of position, so the ends of each lane tell; a walk over all would take too long.
 _MARKED = """
 SELECT EXISTS (
-    SELECT FROM outbox_lane AS l CROSS JOIN LATERAL (
+    SELECT FROM generate_series(0, 15) AS l (lane) CROSS JOIN LATERAL (
         (SELECT * FROM outbox_event AS e WHERE e.lane = l.lane ORDER BY position LIMIT 1000)
         UNION ALL
         (SELECT * FROM outbox_event AS e WHERE e.lane = l.lane ORDER BY position DESC LIMIT 1000)

@@ -14,6 +14,7 @@ import asyncpg
 from quiesce.errors import SettingsError
 from quiesce.postgres import dead_letters, waiting
 from quiesce.postgres.driver import AnyConnection, Pool
+from quiesce.postgres.lane_rows import newest
 from quiesce.postgres.lane_statements import LANES
 from quiesce.postgres.operating import short_transaction
 
@@ -49,13 +50,13 @@ ROW_PAGE = _PAGE.format(readable="", dispatched="page.dispatched_at < page.limit
 # cursor over it: so what is at or below `last`, visible in `seen` and not parked has been acked, and stays so. Read
 # under `until` it may have been too, but that is soon in `seen`.
 LOG_PAGE = _PAGE.format(
-    readable="AND position <= (SELECT last FROM outbox_lane WHERE lane = $1)",
-    dispatched="""page.created_at < page.limit_at
+    readable=f"""AND position <= (SELECT last FROM {newest("$1")} AS present)""",  # noqa: S608 - a piece of our own
+    dispatched=f"""page.created_at < page.limit_at
         AND EXISTS (
-            SELECT FROM outbox_lane AS l
-            WHERE l.lane = page.lane AND page.position <= l.last AND pg_visible_in_snapshot(page.xid, l.seen)
+            SELECT FROM {newest("$1")} AS l
+            WHERE page.position <= l.last AND pg_visible_in_snapshot(page.xid, l.seen)
         )
-        AND NOT EXISTS (SELECT FROM outbox_parked AS p WHERE p.event_id = page.id)""",
+        AND NOT EXISTS (SELECT FROM outbox_parked AS p WHERE p.event_id = page.id)""",  # noqa: S608
 )
 
 

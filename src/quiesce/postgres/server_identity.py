@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.lane_rows import EVERY
 
 # When the server was started, and when its statistics began. A crash of one session makes it start all others anew: the
 # first of the two stays, the second does not, since statistics are given up in each recovery. An operator who resets
@@ -26,11 +27,11 @@ SELECT s.system_identifier, {LIFE} AS life,
 FROM pg_control_system() AS s
 """  # noqa: S608 - a piece of our own
 _RECORDED = "SELECT system_identifier, timeline, database_oid, table_oid FROM outbox_control"
-_AHEAD = """
-SELECT count(*) FROM outbox_lane
+_AHEAD = f"""
+SELECT count(*) FROM {EVERY} AS lane
 WHERE pg_snapshot_xmax(seen) > pg_snapshot_xmax(pg_current_snapshot())
     OR pg_snapshot_xmax(until) > pg_snapshot_xmax(pg_current_snapshot())
-"""
+"""  # noqa: S608 - a piece of our own
 
 
 @dataclass(frozen=True, slots=True)

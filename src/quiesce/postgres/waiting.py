@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from quiesce.outbox.schema_steps import StoreKind
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.lane_rows import EVERY, newest
 
 _STORE = "SELECT store FROM outbox_control"
 _HAS_CURSORS = "SELECT EXISTS (SELECT FROM outbox_lane WHERE last > 0 OR moved_at IS NOT NULL)"
@@ -71,7 +72,7 @@ def _late(also: str, most: str, among: str) -> str:
 LOG_COUNT = f"""
 SELECT l.lane, new.events + late.events AS events, late.events AS late, least(new.oldest, late.oldest) AS oldest,
     new.lowest, new.highest
-FROM outbox_lane AS l
+FROM unnest($2::text::smallint[]) AS wanted (lane) CROSS JOIN LATERAL {newest("wanted.lane")} AS l
 CROSS JOIN LATERAL (
     SELECT count(*) AS events, min(created_at) FILTER (WHERE place = 1) AS oldest, count(*) = $1 AS capped,
         coalesce(min(position), 0) AS lowest, coalesce(max(position), 0) AS highest
@@ -83,7 +84,6 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS events, min(created_at) AS oldest FROM ({_late("NOT new.capped", "$1", "ALL")}) AS late
 ) AS late
-WHERE l.lane = ANY ($2::text::smallint[])
 """  # noqa: S608 - pieces of our own
 """Counts up to `$1` new events of each of the lanes `$2`, and the late ones of those that have fewer."""
 
@@ -118,7 +118,7 @@ LOG_PEEK = f"""
 SELECT {_SHOWN}, e.state, e.attempts, e.next_at, e.parked_at, e.reason FROM (
     SELECT unread.*, 'waiting' AS state, NULL::integer AS attempts, NULL::timestamptz AS next_at,
         NULL::timestamptz AS parked_at, NULL::text AS reason
-    FROM outbox_lane AS l
+    FROM {EVERY} AS l
     CROSS JOIN LATERAL (
         (
             SELECT e.* FROM outbox_event AS e

@@ -24,9 +24,9 @@ CHANNEL = "quiesce_outbox"
 
 _GATHER = 0.001
 """Seconds in which further commits share a notification."""
-_APART = 0.01
-"""Seconds between two notifications, at least. A relay that was woken looks often by itself for a while, so that more
-of them would cost writers and server much, and spare nobody a wait."""
+_APART = 0.02
+"""Seconds between two notifications, at least. A relay that was woken looks as often by itself for a while, so more of
+them would cost writers and server much, and spare nobody a wait."""
 _STATEMENT = 2.0
 """Seconds for one statement; no answer means that the connection is gone."""
 _PROBE = 5.0

@@ -43,7 +43,8 @@ class KafkaAddress:
                     raise StartError(f"topic {name} has no leader after {_ADMIN_BOUND:g} s on {self.bootstrap}")
                 time.sleep(_POLL)
         except (KafkaException, TimeoutError) as error:
-            raise StartError(f"cannot create topic {name} on {self.bootstrap}: {error}") from error
+            why = str(error) or f"no answer within {_ADMIN_BOUND:g} s"
+            raise StartError(f"cannot create topic {name} on {self.bootstrap}: {why}") from error
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. A missing one is fine. Raises StartError as `create_topic` does."""
