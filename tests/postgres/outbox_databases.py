@@ -47,8 +47,8 @@ async def outbox(outbox_database: str) -> str:
         )
         await connection.execute(
             "SET lock_timeout = '5s'; TRUNCATE outbox_event, outbox_parked, outbox_audit; "
-            "UPDATE outbox_lane SET epoch = 0, seen = DEFAULT, last = 0, until = NULL, at = NULL, dispatched = 0, "
-            "moved_at = NULL, owner = NULL, owned_at = NULL; "
+            "UPDATE outbox_lane SET epoch = 0, version = 0, seen = DEFAULT, last = 0, until = NULL, at = NULL, "
+            "dispatched = 0, moved_at = NULL, owner = NULL, owned_at = NULL; "
             "UPDATE outbox_control SET store = NULL, system_identifier = NULL, timeline = NULL, database_oid = NULL, "
             "table_oid = NULL, paused_at = NULL, paused_by = NULL, paused_why = NULL"
         )

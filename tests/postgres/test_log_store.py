@@ -399,7 +399,7 @@ async def test_O28_lost_cursors_are_not_made_anew(db: Connection, open_log: Open
         await db.execute("CREATE TEMP TABLE kept ON COMMIT DROP AS SELECT * FROM outbox_lane WHERE lane = 3")
     await db.execute("DELETE FROM outbox_lane WHERE lane = 3")
     try:
-        with pytest.raises(SchemaMissing, match="cursors are lost"):
+        with pytest.raises(SchemaMissing, match="15 rows, takes 16"):
             await open_log()
     finally:
         await db.execute("INSERT INTO outbox_lane (lane) VALUES (3)")
@@ -445,8 +445,10 @@ async def test_a_database_that_is_gone_for_a_moment_doubles_nothing(
         "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    # The lanes are lost with their connection, but nobody else has taken them.
-    assert ids(await store.claim(10)) == []
+    # The lanes are lost with their connection, but nobody else has taken them. It may not know that yet.
+    early = await store.claim(10)
+    assert set(ids(early)).isdisjoint(ids(claim))
+    await early.release()
     assert await claim.settle(acked(claim)) == Settled(dispatched=3)
     rest: list[UUID] = []
 

@@ -7,9 +7,10 @@ import sys
 
 import asyncpg
 import pytest
-from outbox_table import event, write
+from outbox_table import event, until, write
 
 from quiesce.errors import SchemaMissing, SettingsError, Unavailable
+from quiesce.outbox import schema_steps
 from quiesce.postgres import connect, schema
 from quiesce.postgres.driver import Connection
 from quiesce.testing.postgres_address import PostgresAddress
@@ -75,6 +76,28 @@ async def test_it_does_not_wait_for_ever_for_another(bare: str) -> None:
         await schema.apply(one)
         with pytest.raises(Unavailable, match=r"0\.05 s"):
             await schema.apply(other, lock_timeout=0.05)
+
+
+async def test_who_waits_behind_it_gets_over_while_it_waits_for_a_reader(bare: str) -> None:
+    """A row lock of a relay queues up behind the lock that a step waits for."""
+    async with connect(bare) as deploy, connect(bare) as reader, connect(bare) as relay, connect(bare) as look:
+        for step in schema_steps.migrations()[:5]:
+            await deploy.execute(step.sql)
+        reading = reader.transaction()
+        await reading.start()
+        await reader.execute("SELECT FROM outbox_lane")
+        applying = asyncio.create_task(schema.apply(deploy, lock_timeout=30.0))
+
+        async def waits() -> bool:
+            return bool(await look.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"))
+
+        await until(waits)
+        async with asyncio.timeout(10.0):
+            await relay.execute("UPDATE outbox_lane SET dispatched = 1")
+        assert not applying.done()
+        await reading.rollback()
+        async with asyncio.timeout(10.0):
+            assert await applying == schema.latest_version()
 
 
 async def test_a_user_who_may_not_is_told(bare: str, postgres: PostgresAddress) -> None:

@@ -30,7 +30,7 @@ from quiesce.postgres.schema_differences import differences
 FORMER = 1
 
 LIFTED = {"constraint outbox_lane.outbox_lane_pkey", "index outbox_lane_pkey"}
-"""The number of rows there is fixed, and nobody adds any."""
+"""It has a column more."""
 
 
 class FormerRows(OutboxRows):
@@ -140,7 +140,8 @@ async def test_a_later_step_only_adds(db: Connection) -> None:
             fills_itself = "NOT NULL" not in after[name] or "DEFAULT" in after[name]
             assert kind != "column" or what.split(".")[0] not in of_before or fills_itself, name
             # What refuses more than before would stop a former writer.
-            assert kind != "constraint" or what.split(".")[0] not in of_before, name
+            fills = what.endswith("_not_null")
+            assert kind != "constraint" or fills or what.split(".")[0] not in of_before, name
             assert kind != "index" or "UNIQUE" not in after[name] or "_pkey" in what, name
         assert await db.fetch("SELECT * FROM outbox_event ORDER BY position") == rows
 

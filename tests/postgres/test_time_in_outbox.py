@@ -19,7 +19,7 @@ from quiesce.outbox.ports import Claim
 from quiesce.postgres import OutboxLog, OutboxRows, connect
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.log_claim import LogClaim
-from quiesce.postgres.log_statements import BY_LANE, array
+from quiesce.postgres.log_statements import MOVE, array
 
 SLACK = 30.0
 """Seconds that a test may be held up: the ages it writes are further apart."""
@@ -165,11 +165,9 @@ async def test_the_age_is_one_probe_of_the_primary_key(db: Connection, mode: str
     )
     await db.execute("ANALYZE outbox_event")
     lane, position = await db.fetchrow("SELECT lane, max(position) FROM outbox_event GROUP BY lane LIMIT 1") or (0, 0)
-    given: list[list[object]] = [[lane], [0], ["1:1:"], [position], [None], [None], [1], [position], [None]]
+    given: list[list[object]] = [[lane], [0], ["1:1:"], [position], [None], [None], [1], [position], [0], [0]]
     arguments = ", ".join(f"'{array(values)}'" for values in given)
-    await db.execute(
-        f"SET plan_cache_mode = {mode}; PREPARE moving ({', '.join(['text'] * len(given))}) AS {BY_LANE.moves}"
-    )
+    await db.execute(f"SET plan_cache_mode = {mode}; PREPARE moving ({', '.join(['text'] * len(given))}) AS {MOVE}")
     plan = await db.fetchval(f"EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF, FORMAT JSON) EXECUTE moving ({arguments})")
     (probe,) = [node for node in nodes(json.loads(plan)[0]["Plan"]) if node.get("Relation Name") == "outbox_event"]
     assert probe["Index Name"] == "outbox_event_pkey"

@@ -64,6 +64,13 @@ def settled(producer: Producer, page: Page) -> None:
             raise RuntimeError("the broker does not answer")
 
 
+def flushed(producer: Producer, page: Page) -> None:
+    """The same where nothing comes behind it: no time is given to gather more."""
+    producer.flush(_BOUND)
+    if page.left:
+        raise RuntimeError("the broker does not answer")
+
+
 async def log(job: Job, connection: Any, producer: Producer) -> None:
     """Reads page after page, a few of them in flight, and moves one cursor behind those that are acked."""
     read = await connection.prepare(_READ)
@@ -96,7 +103,7 @@ async def rows(job: Job, connection: Any, producer: Producer) -> None:
     while moved < job.events:
         async with connection.transaction():
             taken = await claim.fetch(job.page)
-            settled(producer, produce(producer, taken))
+            flushed(producer, produce(producer, taken))
             await marks.fetch([row[0] for row in taken])
         if not moved:
             mark("first", events=len(taken))

@@ -128,7 +128,7 @@ class Plan:
     keys: int = 1_000
     payload: int = 200
     page: int = 1_000
-    pages: int = 4
+    pages: int = 8
     effort: Effort = SHORT
     peers: Sequence[str] = ()
     quick: bool = False

@@ -23,6 +23,7 @@ SELECT left(reason, 100) AS reason, count(*) AS events FROM outbox_parked WHERE 
 GROUP BY 1 ORDER BY 2 DESC LIMIT 3
 """
 # By the primary key, from both ends.
+_ROWS = "SELECT count(*) FROM outbox_lane"
 _BEYOND = """
 SELECT lane FROM (
     (SELECT lane FROM outbox_event WHERE lane >= $1 ORDER BY lane, position LIMIT 1)
@@ -48,7 +49,7 @@ async def outbox(db: Connection) -> list[Check]:
     ]
     checks.append(await _aside(db))
     if now.store == "log":
-        checks += _lanes(now.lanes, await db.fetchval(_BEYOND, LANES))
+        checks += _lanes(now.lanes, await db.fetchval(_ROWS), await db.fetchval(_BEYOND, LANES))
     return checks
 
 
@@ -133,13 +134,17 @@ async def _aside(db: Connection) -> Check:
     )
 
 
-def _lanes(lanes: Sequence[Lane], beyond: int | None) -> list[Check]:
+def _lanes(lanes: Sequence[Lane], rows: int, beyond: int | None) -> list[Check]:
     free = [lane for lane in lanes if lane.owner is None]
     stuck = [lane for lane in free if lane.waiting.events]
     shares = Counter(lane.owner for lane in lanes if lane.owner is not None)
-    if [lane.number for lane in lanes] != list(range(LANES)):
-        told = f"outbox_lane has {len(lanes)} rows, should have {LANES}: their number is fixed"
-        owned = Check("lanes", "bad", told, "See: quiesce outbox schema validate, quiesce outbox schema show")
+    if rows != LANES or len(lanes) != LANES:
+        told = f"outbox_lane has {rows} rows of {len(lanes)} lanes, should have one of each of {LANES}"
+        advice = (
+            "A restore has lost some, or put others beside them. Stop all relays, delete what is too much (of a lane "
+            "the row with the lower last), insert those that miss, and see: quiesce outbox rebase"
+        )
+        owned = Check("lanes", "bad", told, advice)
     elif beyond is not None:
         owned = Check(
             "lanes",

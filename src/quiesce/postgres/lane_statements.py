@@ -164,13 +164,14 @@ WITH mine AS MATERIALIZED (
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND badge.objid = $1::text::int8::oid
 ), turn AS MATERIALIZED (
-    SELECT present.lane, present.place
+    SELECT present.lane, present.version
     FROM unnest($2::text::smallint[]) AS wanted (lane)
     CROSS JOIN LATERAL ({newest("wanted.lane")} FOR UPDATE) AS present
     WHERE wanted.lane IN (SELECT lane FROM mine)
 )
-UPDATE outbox_lane AS lane SET epoch = lane.epoch + 1, owner = $3::text, owned_at = statement_timestamp()
-FROM turn WHERE lane.ctid = turn.place AND lane.lane + 0 = turn.lane
+UPDATE outbox_lane AS lane SET epoch = lane.epoch + 1, version = lane.version + 1, owner = $3::text,
+    owned_at = statement_timestamp()
+FROM turn WHERE lane.lane = turn.lane AND lane.version = turn.version
 RETURNING lane.lane, lane.epoch
 """  # noqa: S608 - a piece of our own
 """Raises the epoch of lanes, if the session with the badge `$1` has locked them on this very server. Rows are locked

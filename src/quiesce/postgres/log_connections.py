@@ -34,7 +34,6 @@ _PLANNER = {
     # Those that somebody may have turned off for all.
     "enable_indexscan": "on",
     "enable_nestloop": "on",
-    "enable_tidscan": "on",
     # A lane that has no page open is a NULL in an array.
     "array_nulls": "on",
 }

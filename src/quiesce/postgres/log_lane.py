@@ -57,8 +57,10 @@ class LaneLog:
     dispatched: int
     parked: ParkedKeys
     holds: Policy
-    place: str | None = None
-    """Where its row stood when it was last seen: see `log_statements`."""
+    version: int = 0
+    """Of its row: see `lane_rows`."""
+    moves: int = 0
+    """How often it was recorded."""
     chain: list[Part] = field(default_factory=list)
     in_hand: int = 0
     """Events set aside that claims have in hand."""

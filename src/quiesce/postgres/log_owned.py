@@ -215,9 +215,9 @@ class OwnedLogs:
                     log.parked.remove(known, in_table=False)
 
     def _log(self, row: Any) -> LaneLog:
-        lane, epoch, seen, last, until, at, dispatched, place = row
+        lane, epoch, seen, last, until, at, dispatched, version = row
         cursor = Cursor(Snapshot.parse(seen), last, None if until is None else Snapshot.parse(until), at)
-        return LaneLog(lane, epoch, cursor, cursor, dispatched, ParkedKeys(lane), self._policies.holds, place)
+        return LaneLog(lane, epoch, cursor, cursor, dispatched, ParkedKeys(lane), self._policies.holds, version)
 
 
 def _parked(row: Sequence[Any], now: float) -> Parked:

@@ -20,17 +20,13 @@ for which the epoch is still ours, and parks, changes and deletes the events set
 All values are absolute, so that it may be sent again when nobody knows whether it was carried out. A cursor ahead of
 the server's own transaction numbers is refused: a server that forgot some would give them out once more.
 
-**Where a row stands.** Each settle leaves a former version of the row behind. While some forgotten transaction holds
-xmin these cannot be cleaned up, and to find a row by its lane may be to walk over them: see `lane_rows`. So the owner
-remembers where the row stands (its ctid) and asks there. That is only a hint: lane and epoch are compared all the same,
-and a lane that was not found so, after somebody else wrote its row, is asked for once more by its number. (`+ 0`: no
-index has that. A plan that was made while the table was small would use the one on lane and epoch for good.)
+**Versions.** Each settle leaves a former version of the row behind. While some forgotten transaction holds xmin these
+cannot be cleaned up, and to find a row by its lane is to walk over all of them. So it is found by the primary key of
+lane and `version`, and a settle now and then raises that by a `step` of one: see `lane_rows`.
 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
 
 from quiesce.postgres.claim_limits import SIZE
 from quiesce.postgres.lane_rows import newest
@@ -130,61 +126,41 @@ FROM (
 """  # noqa: S608 - a piece of our own
 """Events set aside, by lane and position."""
 
-_MOVE = """
-UPDATE outbox_lane AS lane SET seen = given.seen, last = given.last, until = given.until, at = given.at,
-    dispatched = given.dispatched, moved_at = clock_timestamp()
-FROM unnest(
-    $1::text::smallint[], $2::text::bigint[], $3::text::pg_snapshot[], $4::text::bigint[], $5::text::pg_snapshot[],
-    $6::text::bigint[], $7::text::bigint[], $8::text::bigint[], $9::text::tid[]
-) AS given (lane, epoch, seen, last, until, at, dispatched, sample, place){looked_up}
-WHERE lane.ctid = {place} AND lane.lane + 0 = given.lane AND lane.epoch + 0 = given.epoch
-    AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
-RETURNING lane.lane, lane.ctid::text AS place, CASE WHEN given.sample IS NOT NULL THEN (
-    SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8 FROM outbox_event AS event
-    WHERE event.lane = given.lane AND event.position = given.sample
-) END AS age
-"""
-"""Returns the lanes that are still ours, where their rows stand now, and how long the event at `sample`, one position
-or NULL a lane, has been there."""
-
-_SETTLE = """
-WITH moved AS ({move}), parked AS (
+SETTLE = """
+WITH moved AS (
+    UPDATE outbox_lane AS lane SET seen = given.seen, last = given.last, until = given.until, at = given.at,
+        dispatched = given.dispatched, moved_at = clock_timestamp(), version = given.version + given.step
+    FROM unnest(
+        $1::text::smallint[], $2::text::bigint[], $3::text::pg_snapshot[], $4::text::bigint[], $5::text::pg_snapshot[],
+        $6::text::bigint[], $7::text::bigint[], $8::text::bigint[], $9::text::bigint[], $10::text::bigint[]
+    ) AS given (lane, epoch, seen, last, until, at, dispatched, sample, version, step)
+    WHERE lane.lane = given.lane AND lane.version BETWEEN given.version AND given.version + given.step
+        AND lane.epoch = given.epoch AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
+    RETURNING lane.lane, CASE WHEN given.sample IS NOT NULL THEN (
+        SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8 FROM outbox_event AS event
+        WHERE event.lane = given.lane AND event.position = given.sample
+    ) END AS age
+), parked AS (
     INSERT INTO outbox_parked AS parked (event_id, position, lane, key, state, reason, attempts, next_at)
     SELECT event_id, position, lane, key, state, reason, attempts, statement_timestamp() + wait * interval '1 second'
-    FROM json_to_recordset($10::text::json) AS given(
+    FROM json_to_recordset($11::text::json) AS given(
         event_id uuid, position bigint, lane smallint, key text, state text, reason text, attempts int, wait float8)
     WHERE lane IN (SELECT lane FROM moved)
     ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, reason = excluded.reason,
         attempts = excluded.attempts, next_at = excluded.next_at
 ), gone AS (
-    DELETE FROM outbox_parked WHERE event_id = ANY ($11::text::uuid[]) AND lane IN (SELECT lane FROM moved)
+    DELETE FROM outbox_parked WHERE event_id = ANY ($12::text::uuid[]) AND lane IN (SELECT lane FROM moved)
 )
-SELECT lane, place, age FROM moved
+SELECT lane, age FROM moved
 """
+"""Returns the lanes that are still ours, and how long the event at `sample`, one position or NULL a lane, has been
+there."""
 
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """What records claims: `moves` the cursors only, as nearly always, or `parks` events besides."""
-
-    moves: str
-    parks: str
-
-    @classmethod
-    def at(cls, place: str, looked_up: str = "") -> Self:
-        """`place`: an expression that gives the place of a lane's row."""
-        move = _MOVE.format(place=place, looked_up=looked_up)
-        return cls(move, _SETTLE.format(move=move))
-
-
-AT_PLACE = Settle.at("given.place")
-"""Finds only rows that stand where they stood."""
-
-BY_LANE = Settle.at("present.place", f"\nCROSS JOIN LATERAL {newest('given.lane')} AS present")
-"""Finds them wherever they stand now."""
+MOVE = SETTLE[SETTLE.index("UPDATE") : SETTLE.index("\n), parked")]
+"""The same where nothing is set aside, as nearly always."""
 
 LANES = f"""
-SELECT present.lane, epoch, seen::text, last, until::text, at, dispatched, place::text
+SELECT present.lane, epoch, seen::text, last, until::text, at, dispatched, version
 FROM unnest($1::text::smallint[]) AS wanted (lane) CROSS JOIN LATERAL {newest("wanted.lane")} AS present
 """  # noqa: S608 - a piece of our own
 

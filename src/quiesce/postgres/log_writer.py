@@ -1,27 +1,21 @@
 """Recording what became of claims: in their order, several in one statement, over a lost connection if need be."""
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quiesce.errors import Unavailable
-from quiesce.lifecycle.backoff import Backoff
 from quiesce.lifecycle.crash_points import reach
-from quiesce.postgres import log_statements as sql
 from quiesce.postgres.log_claim import LogClaim
-from quiesce.postgres.log_connections import LogConnections, OtherLife
+from quiesce.postgres.log_connections import LogConnections
 from quiesce.postgres.log_lane import LaneLog
-from quiesce.postgres.log_parked import Changes
-from quiesce.postgres.log_statements import array
+from quiesce.postgres.log_recorder import LogRecorder
 
 logger = logging.getLogger("quiesce.postgres")
 
 _GRACE = 1.0
-_AGAIN = Backoff(first=0.05, ceiling=1.0)
 
 
 @dataclass(slots=True)
@@ -51,8 +45,7 @@ class LogWriter:
         lost: Callable[[Sequence[LaneLog]], None],
     ) -> None:
         self._name = name
-        self._connections = connections
-        self._bound = bound
+        self._recorder = LogRecorder(name, connections, bound)
         self._patience = patience
         self._lost = lost
         self._waiting: list[_Waiting] = []
@@ -132,7 +125,7 @@ class LogWriter:
             for one in ready:
                 logs.update((id(log), log) for log in one.claim.logs.values() if not log.lost)
                 one.claim.plan(now)
-            moved = await self._record(list(logs.values()), now, _oldest(ready)) if logs else frozenset()
+            moved = await self._recorder.record(logs.values(), now, _oldest(ready))
         except Exception as error:  # noqa: BLE001 - told to everybody who waits for it
             self._lose(logs.values(), str(error))
             self._fail(ready, error)
@@ -163,76 +156,6 @@ class LogWriter:
                 one.done.set_exception(error)
                 # Often nobody waits any more.
                 one.done.exception()
-
-    async def _record(self, logs: list[LaneLog], now: float, oldest: LogClaim | None) -> frozenset[int]:
-        """Returns the lanes that are still ours. It asks along how long the first event of `oldest` has been there."""
-        until, life = time.monotonic() + self._bound, self._connections.life
-        changes = {log.lane: log.parked.changes(now) for log in logs}
-        moved = await self._move(sql.AT_PLACE, logs, changes, oldest, until, life)
-        elsewhere = [log for log in logs if log.lane not in moved]
-        if elsewhere:
-            # Somebody wrote these rows, which may have been us: an answer was lost. Or they are not ours any more.
-            moved |= await self._move(sql.BY_LANE, elsewhere, changes, oldest, until, life)
-        return frozenset(moved)
-
-    async def _move(
-        self,
-        settle: sql.Settle,
-        logs: list[LaneLog],
-        changes: Mapping[int, Changes],
-        oldest: LogClaim | None,
-        until: float,
-        life: str | None,
-    ) -> set[int]:
-        """The same may be sent again and again: see `log_statements`. But not to a server that was started anew: what
-        it has now, at the positions and numbers that were read, may be else.
-        """
-        position, lane = (oldest.first if oldest is not None else None) or (None, None)
-        values = [
-            array(log.lane for log in logs),
-            array(log.epoch for log in logs),
-            array(log.recorded.seen for log in logs),
-            array(log.recorded.last for log in logs),
-            array(log.recorded.until for log in logs),
-            array(log.recorded.at for log in logs),
-            array(log.dispatched for log in logs),
-            array(position if log.lane == lane else None for log in logs),
-            array(log.place for log in logs),
-        ]
-        write = [row for log in logs for row in changes[log.lane].write]
-        delete = [event_id for log in logs for event_id in changes[log.lane].delete]
-        statement = settle.moves
-        if write or delete:
-            statement = settle.parks
-            values += [json.dumps(write), array(delete)]
-        asked_at, rows = await self._send(statement, values, until, life)
-        by_lane = {log.lane: log for log in logs}
-        for number, place, age in rows:
-            by_lane[number].place = place
-            if oldest is not None and number == lane:
-                oldest.written_at = asked_at - age if age is not None else None
-        return {row[0] for row in rows}
-
-    async def _send(
-        self, statement: str, values: list[str], until: float, life: str | None
-    ) -> tuple[float, Sequence[Any]]:
-        """The answer, and when it was asked for."""
-        tries = 0
-        while True:
-            try:
-                asked_at = time.monotonic()
-                return asked_at, await self._connections.fetch(statement, *values, life=life)
-            except OtherLife:
-                raise
-            except Unavailable as error:
-                tries += 1
-                wait = _AGAIN.wait(tries)
-                if time.monotonic() + wait > until:
-                    raise Unavailable(
-                        f"the database went away while a claim was recorded, which may have happened or not: {error}"
-                    ) from error
-                logger.debug("%s: recording a claim again: %s", self._name, error)
-            await asyncio.sleep(wait)
 
 
 def _oldest(ready: Iterable[_Waiting]) -> LogClaim | None:

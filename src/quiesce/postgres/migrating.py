@@ -1,5 +1,7 @@
 """Tables of ours, brought to this package's version through asyncpg."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,6 +10,11 @@ import asyncpg
 from quiesce.errors import SettingsError, Unavailable
 from quiesce.migrations import LOCK, Migration, Tables
 from quiesce.postgres.driver import AnyConnection
+
+_PIECE = 2.0
+"""Seconds of one try to get a lock. Relays and writers stand still behind it, and get over so much."""
+_PAUSE = 1.0
+"""Seconds between two tries, in which they go on."""
 
 
 async def applied_version(connection: AnyConnection, tables: Tables) -> int:
@@ -40,23 +47,32 @@ async def apply(connection: AnyConnection, tables: Tables, lock_timeout: float) 
     """Brings the tables to the version of this package and returns the version they then have.
 
     Does nothing where they are that far, or further: a newer package's tables are left alone. All of it is one
-    transaction (the caller's, if one is open). Another process that does the same is waited for, at most
-    `lock_timeout` seconds.
+    transaction (the caller's, if one is open). Another process that does the same is waited for, and so is whoever uses
+    the tables, at most `lock_timeout` seconds: in pieces of 2, since others queue up behind who waits.
 
     Raises:
         Unavailable: another process, or a statement on the tables, held a lock for longer.
         SettingsError: the user may not create tables here, or what is there is not what this package made.
     """
-    try:
-        with _refusals_told(tables):
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = {max(1, round(lock_timeout * 1000))}")
-                await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-                for step in await _pending(connection, tables):
-                    await connection.execute(step.sql)
-                return await applied_version(connection, tables)
-    except asyncpg.LockNotAvailableError as error:
-        raise Unavailable(f"the tables were locked by somebody else for {lock_timeout:g} s") from error
+    until = time.monotonic() + lock_timeout
+    while True:
+        wait = min(_PIECE, max(0.001, until - time.monotonic()))
+        try:
+            with _refusals_told(tables):
+                return await _apply(connection, tables, wait)
+        except asyncpg.LockNotAvailableError as error:
+            if time.monotonic() + _PAUSE > until:
+                raise Unavailable(f"the tables were locked by somebody else for {lock_timeout:g} s") from error
+        await asyncio.sleep(_PAUSE)
+
+
+async def _apply(connection: AnyConnection, tables: Tables, lock_timeout: float) -> int:
+    async with connection.transaction():
+        await connection.execute(f"SET LOCAL lock_timeout = {max(1, round(lock_timeout * 1000))}")
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        for step in await _pending(connection, tables):
+            await connection.execute(step.sql)
+        return await applied_version(connection, tables)
 
 
 async def behind(connection: AnyConnection, tables: Tables) -> str | None:

@@ -20,6 +20,7 @@ from typing import Literal
 from quiesce.errors import SettingsError
 from quiesce.postgres import audit, waiting
 from quiesce.postgres.driver import AnyConnection
+from quiesce.postgres.lane_statements import LANES
 from quiesce.postgres.operating import short_transaction
 from quiesce.postgres.server_identity import Replaced, replaced
 
@@ -44,6 +45,7 @@ class Rebased:
 
 # Before the snapshot that all the rest is done under.
 _LOCK = "LOCK TABLE outbox_lane IN EXCLUSIVE MODE"
+_ROWS = "SELECT count(*) FROM outbox_lane"
 _UNREAD = """
 FROM outbox_event AS e JOIN outbox_lane AS l ON l.lane = e.lane
 WHERE NOT (e.position <= l.last AND pg_visible_in_snapshot(e.xid, l.seen))
@@ -69,8 +71,8 @@ UPDATE outbox_lane AS l SET last = greatest(l.last, (
 """
 _FORGET = "DELETE FROM outbox_parked WHERE state <> 'dead'"
 _SEE = """
-UPDATE outbox_lane SET seen = pg_current_snapshot(), until = NULL, at = NULL, epoch = epoch + 1, owner = NULL,
-    owned_at = NULL
+UPDATE outbox_lane SET seen = pg_current_snapshot(), until = NULL, at = NULL, epoch = epoch + 1,
+    version = version + 1, owner = NULL, owned_at = NULL
 """
 _RECORD = "UPDATE outbox_control SET system_identifier = $1, timeline = $2, database_oid = $3, table_oid = $4"
 
@@ -128,6 +130,9 @@ async def rebase(connection: AnyConnection, choice: Choice, *, said_by: str, any
 
 
 async def _require_log(connection: AnyConnection) -> None:
+    rows = await connection.fetchval(_ROWS)
+    if rows != LANES:
+        raise SettingsError(f"rebase: outbox_lane has {rows} rows, takes {LANES}. See: quiesce outbox doctor")
     kind = await waiting.recorded_store(connection)
     if kind == "row":
         raise SettingsError("rebase: this outbox belongs to the row store, which has no cursors. Nothing need be done")

@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS outbox_lane (
 -- Sixteen rows that are updated all the time: room on the page keeps the updates out of the index.
 WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200, vacuum_truncate = false);
 
-INSERT INTO outbox_lane (lane) SELECT generate_series(0, 15) EXCEPT SELECT lane FROM outbox_lane;
+INSERT INTO outbox_lane (lane) SELECT generate_series(0, 15) ON CONFLICT DO NOTHING;
 
 -- Events of a transaction that was open when its lane was read: found by its number, in the order of position.
 CREATE INDEX IF NOT EXISTS outbox_event_xid ON outbox_event (lane, xid, position);
