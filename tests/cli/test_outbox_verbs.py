@@ -120,7 +120,7 @@ def test_peek_hides_payloads_until_asked(quiesce: Quiesce, within: InDatabase) -
     assert third["payload"] is None
     (only,) = json.loads(quiesce("peek", "--json", "--key", "text0")[1])["events"]
     assert only["key"] == "text0"
-    assert quiesce("peek", "--key", "nobody")[1] == "nothing waits\n"
+    assert quiesce("peek", "--key", "nobody")[1] == "nothing that matches waits\n"
 
 
 def test_dead_redrive_and_purge(quiesce: Quiesce, within: InDatabase) -> None:
@@ -222,6 +222,26 @@ def test_times_the_wrong_way_round_are_refused(quiesce: Quiesce, verb: tuple[str
     assert err == (
         "quiesce: --until: got 2026-01-31T12:00:00+02:00, takes a time after --since 2026-01-31T12:00:00+00:00\n"
     )
+
+
+@pytest.mark.parametrize("age", ["30", "1.5", "30 ", "d", "-1d"])
+def test_an_age_without_a_unit_is_refused_since_seconds_delete_what_days_would_keep(
+    quiesce: Quiesce, age: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        quiesce("purge", f"--older-than={age}")
+    assert ended.value.code == 2
+    assert "takes an age such as 90s, 30m, 12h or 7d" in capsys.readouterr().err
+
+
+def test_long_texts_of_others_do_not_fill_the_screen(quiesce: Quiesce, within: InDatabase) -> None:
+    within(lambda db: written(db, 1, "k" * 5000))
+    assert len(quiesce("peek")[1]) < 1000
+    assert len(json.loads(quiesce("peek", "--json")[1])["events"][0]["key"]) > 5000
+    quiesce("pause", "--by", "x\ny", "--why", "w" * 5000)
+    (line,) = [line for line in quiesce("status")[1].splitlines() if line.startswith("PAUSED")]
+    assert len(line) < 200
+    assert "x\\ny" in line
 
 
 def test_schema_apply_gives_the_tables_to_one_kind_of_store(quiesce: Quiesce, bare: str) -> None:

@@ -42,6 +42,13 @@ def test_every_metric_stands_in_the_table_with_its_type_and_labels_and_no_other(
     assert documented == real
 
 
+def test_what_the_page_of_imports_says_can_be_imported() -> None:
+    lines = re.findall(r"^\| `(from [^`]+)` \|", page("reference/imports.md"), re.MULTILINE)
+    assert len(lines) > 8
+    for line in lines:
+        exec(line, {})
+
+
 def _flags(root: argparse.ArgumentParser, path: str = "quiesce") -> Iterator[tuple[str, argparse.Action]]:
     for action in root._actions:
         if isinstance(action, argparse._SubParsersAction):

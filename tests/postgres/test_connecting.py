@@ -96,6 +96,7 @@ async def test_a_user_that_does_not_exist(way: Open, postgres: PostgresAddress) 
         "mysql://me:geheim@host/db",
         "postgresql://me:ge/heim@host/db",
         "postgresql://me:geheim@host:port/db",
+        "postgresql://me:geheim@127.0.0.1:99999/db",
         "postgresql://me:geheim@host/db?sslmode=geheim",
     ],
 )
@@ -196,6 +197,10 @@ async def test_a_wrong_setting_of_the_users_own_is_told(postgres: PostgresAddres
         ("host=h user=me password=geheim dbname=db", "host=h user=me password=*** dbname=db"),
         ("host=h password='ge heim' dbname=db", "host=h password=*** dbname=db"),
         ("PASSWORD = geheim", "PASSWORD = ***"),
+        ("dbname=x pass=geheim", "dbname=x pass=***"),
+        ("me:geheim@h/x", "me:***@h/x"),
+        ("//me:geheim@h/x", "//me:***@h/x"),
+        ("postgresql:/me:geheim@h/x", "postgresql:***@h/x"),
         ("", ""),
     ],
 )

@@ -9,12 +9,14 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from operations_table import as_if_new, belongs_to, park, states, written
-from outbox_databases import OpenStore
+from operations_table import as_if_new, belongs_to, park, read_to_the_end, states, written
+from outbox_databases import OpenLog, OpenStore
+from outbox_table import until
 
 from quiesce.errors import SettingsError
 from quiesce.outbox.outcome import DISPATCHED, Dead
-from quiesce.postgres import connect
+from quiesce.outbox.ports import Claim
+from quiesce.postgres import OutboxLog, OutboxRows, connect
 from quiesce.postgres.dead_letters import Selection, count, dead_letters, purge
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.pausing import pause, paused, resume
@@ -106,6 +108,35 @@ async def test_the_row_store_sends_what_was_redriven(db: Connection, open_store:
     assert [(one.id, one.attempts) for one in claim.events] == [(ids[1], 0)]
     await claim.settle({ids[1]: DISPATCHED})
     assert sorted((await states(db)).values()) == ["dead", "dead"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_letter_is_as_old_as_its_death_and_not_as_its_first_try(
+    db: Connection, kind: str, open_store: OpenStore, open_log: OpenLog
+) -> None:
+    await belongs_to(db, kind)
+    ids = await written(db, 3)
+    if kind == "log":
+        await read_to_the_end(db)
+    await park(db, ids, "retry", mark=kind == "row", seconds_ago=3 * 3600)
+    store = await (open_store() if kind == "row" else open_log())
+    for _ in range(2):
+        claimed: list[Claim] = []
+
+        async def due(store: OutboxRows | OutboxLog = store, claimed: list[Claim] = claimed) -> bool:
+            claimed.append(await store.claim(10))
+            return bool(claimed[-1].events)
+
+        await until(due, within=15.0)
+        claim = claimed[-1]
+        gone = [one.id for one in claim.events]
+        await claim.settle(dict.fromkeys(gone, Dead("too large")))
+        hour_ago = await db.fetchval("SELECT now() - interval '1 hour'")
+        assert set(gone) <= set(await chosen(db, Selection(since=hour_ago)))
+        assert await chosen(db, Selection(older_than=3600.0)) == []
+        # As after a month, when somebody has another try.
+        await db.execute("UPDATE outbox_parked SET created_at = now() - interval '3 hours'")
+        await redriven(db, EVERYTHING)
 
 
 async def test_redrive_keeps_its_rate(db: Connection) -> None:

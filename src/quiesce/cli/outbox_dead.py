@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from quiesce.cli.outbox_flags import add_dsn, add_json, add_limit, add_selection, dsn, run, selection
-from quiesce.cli.outbox_table import as_dict, instant, payload_of, print_json, print_table
+from quiesce.cli.outbox_table import as_dict, instant, payload_of, print_json, print_table, shortened
 from quiesce.lifecycle.report import ExitCode
 
 
@@ -26,7 +26,7 @@ def run_dead(arguments: argparse.Namespace) -> int:
 
 
 async def _dead(arguments: argparse.Namespace) -> int:
-    from quiesce.postgres.dead_letters import count, dead_letters
+    from quiesce.postgres.dead_letters import Selection, count, dead_letters
     from quiesce.postgres.operating import operating
 
     chosen, payloads = selection(arguments), arguments.payloads
@@ -37,7 +37,7 @@ async def _dead(arguments: argparse.Namespace) -> int:
         print_json({"total": total, "events": [as_dict(event, payloads=payloads) for event in events]})
         return ExitCode.CLEAN
     if not total:
-        print("no dead letters")
+        print("no dead letters" if chosen == Selection() else "no dead letters that match")
         return ExitCode.CLEAN
     print_table(
         ("event", "dead since", "key", "topic", "type", "payload", "reason"),
@@ -45,9 +45,9 @@ async def _dead(arguments: argparse.Namespace) -> int:
             (
                 event.id,
                 instant(event.parked_at),
-                event.key,
-                event.topic,
-                event.type,
+                shortened(event.key),
+                shortened(event.topic),
+                shortened(event.type),
                 payload_of(event, payloads=payloads),
                 event.reason,
             )

@@ -97,9 +97,10 @@ def run(work: Coroutine[Any, Any, int]) -> int:
 
 
 def age(text: str) -> float:
-    """Seconds, from text such as `90`, `30m`, `12h` or `7d`."""
+    """Seconds, from text such as `90s`, `30m`, `12h` or `7d`; `0`, but no other number without a unit."""
     given = _AGE.fullmatch(text.strip())
-    if given is None:
+    # Who forgets the `d` of `30d` would delete what is half a minute old.
+    if given is None or (not given[2] and float(given[1])):
         raise argparse.ArgumentTypeError(f"got {text!r}, takes an age such as 90s, 30m, 12h or 7d")
     return float(given[1]) * _UNITS[given[2]]
 

@@ -45,7 +45,8 @@ async def _peek(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"events": [as_dict(event, payloads=payloads) for event in events]})
     elif not events:
-        print("nothing waits")
+        narrowed = (arguments.key, arguments.topic, arguments.lane) != (None, None, None)
+        print("nothing that matches waits" if narrowed else "nothing waits")
     else:
         print_table(
             ("event", "state", "created at", "lane", "key", "topic", "type", "reason", "payload"),
@@ -55,9 +56,9 @@ async def _peek(arguments: argparse.Namespace) -> int:
                     event.state,
                     instant(event.created_at),
                     event.lane,
-                    event.key,
-                    event.topic,
-                    event.type,
+                    shortened(event.key),
+                    shortened(event.topic),
+                    shortened(event.type),
                     shortened(event.reason),
                     payload_of(event, payloads=payloads),
                 )

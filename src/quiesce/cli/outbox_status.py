@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from quiesce.cli.outbox_flags import add_dsn, add_json, dsn, run
-from quiesce.cli.outbox_table import instant, print_json, print_table
+from quiesce.cli.outbox_table import instant, print_json, print_table, shown
 from quiesce.lifecycle.report import ExitCode
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ async def _status(where: str, as_json: bool) -> int:
 def _print(now: "OutboxStatus") -> None:
     print(f"store       {'none has opened it yet' if now.store is None else f'{now.store} store'}")
     if now.paused is not None:
-        why = f": {now.paused.why}" if now.paused.why else ""
-        print(f"PAUSED      since {instant(now.paused.at)} by {now.paused.by}{why}")
+        why = f": {shown(now.paused.why)}" if now.paused.why else ""
+        print(f"PAUSED      since {instant(now.paused.at)} by {shown(now.paused.by)}{why}")
     since = "" if now.oldest is None else f", the oldest for {now.oldest:.1f} s"
     print(f"waiting     {now.waiting} events{since}")
     print(f"dispatched  {now.dispatched}")

@@ -68,6 +68,11 @@ def shortened(text: str | None) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
+def shown(text: str) -> str:
+    """Somebody's text in a line of ours: in one line, and not without end."""
+    return shortened(_cell(text))
+
+
 def _text(payload: bytes | None) -> str | None:
     try:
         return None if payload is None else payload.decode()

@@ -121,9 +121,8 @@ def _judged(
     if topic.leaderless:
         faults.append(("bad", f"{topic.leaderless} partitions have no leader", "See the brokers"))
     if in_sync < 2:
-        faults.append(
-            ("bad", f"min.insync.replicas is {in_sync}: an event acked by one broker is lost with it", "Set it to 2")
-        )
+        told = f"min.insync.replicas is {in_sync}: an event acked by one broker is lost with it"
+        faults.append(("bad", told, "Set min.insync.replicas to 2"))
     elif topic.replicas < in_sync:
         faults.append(
             ("bad", f"{topic.replicas} replicas, min.insync.replicas {in_sync}: takes no event", "Add replicas")

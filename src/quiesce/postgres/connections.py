@@ -131,7 +131,7 @@ def why_not_connected(error: Exception, name: str, dsn: str) -> QuiesceError | N
     where = without_user(shown)
     told = " ".join(str(error).split()) or type(error).__name__
     match error:
-        case asyncpg.ClientConfigurationError() | ValueError() if not isinstance(error, ssl.SSLError):
+        case asyncpg.ClientConfigurationError() | ValueError() | OverflowError() if not isinstance(error, ssl.SSLError):
             # Not what asyncpg says: it may quote a piece of the password.
             return SettingsError(f"{name}: got DSN {shown!r}, takes {_EXAMPLE}")
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InsufficientPrivilegeError():

@@ -3,7 +3,7 @@
 import re
 
 _USER = re.compile(r"""(?i)(?<![\w.-])user\s*=\s*('(?:[^'\\]|\\.)*'|[^&\s]*)[&\s]?""")
-_QUERY_SECRET = re.compile(r"(?i)\b((?:ssl)?password|passfile)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)")
+_QUERY_SECRET = re.compile(r"(?i)\b((?:ssl)?pass(?:word|wd|file)?|pwd)(\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]*)")
 
 
 def redact_dsn(dsn: str) -> str:
@@ -12,7 +12,10 @@ def redact_dsn(dsn: str) -> str:
     A password with an unescaped `@`, `/` or `?` makes the DSN ambiguous; then more is hidden than need be.
     """
     scheme, found, rest = dsn.partition("://")
-    if found and "@" in rest:
+    if not found:
+        # Nothing that anybody takes, and a password all the same.
+        scheme, rest = "", dsn
+    if "@" in rest:
         # The last @ of all, not the first: whatever stands before it may be part of a password.
         access, _, where = rest.rpartition("@")
         user, has_password, _ = access.partition(":")

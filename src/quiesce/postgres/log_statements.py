@@ -147,7 +147,9 @@ WITH moved AS (
         event_id uuid, position bigint, lane smallint, key text, state text, reason text, attempts int, wait float8)
     WHERE lane IN (SELECT lane FROM moved)
     ON CONFLICT (event_id) DO UPDATE SET state = excluded.state, reason = excluded.reason,
-        attempts = excluded.attempts, next_at = excluded.next_at
+        attempts = excluded.attempts, next_at = excluded.next_at, created_at = CASE
+            WHEN excluded.state = 'dead' AND parked.state <> 'dead' THEN statement_timestamp()
+            ELSE parked.created_at END
 ), gone AS (
     DELETE FROM outbox_parked WHERE event_id = ANY ($12::text::uuid[]) AND lane IN (SELECT lane FROM moved)
 )

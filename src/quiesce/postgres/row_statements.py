@@ -172,7 +172,8 @@ FROM json_to_recordset($1::text::json)
     AS given(event_id uuid, position bigint, key text, reason text, wait float8, counts integer)
 ON CONFLICT (event_id) DO UPDATE SET
     reason = excluded.reason, state = excluded.state, next_at = excluded.next_at,
-    attempts = parked.attempts + excluded.attempts
+    attempts = parked.attempts + excluded.attempts, created_at = CASE
+        WHEN excluded.state = 'dead' AND parked.state <> 'dead' THEN statement_timestamp() ELSE parked.created_at END
 """,
     )
 

@@ -16,6 +16,7 @@ from quiesce.outbox.outcome import Outcome
 from quiesce.outbox.ports import AddsToCalls, Claim, GrowingClaim, Publisher
 from quiesce.relay import points
 from quiesce.relay.held_keys import HeldKeys, first_places
+from quiesce.relay.letter_log import Letter
 from quiesce.relay.settings import RelaySettings
 from quiesce.relay.verdicts import Verdicts, judge
 from quiesce.relay.waits import aborted
@@ -54,7 +55,7 @@ class Control(Protocol):
 
     async def until_discarded(self) -> None: ...
 
-    def settled(self, event: ClaimSettled) -> None: ...
+    def settled(self, event: ClaimSettled, letters: Sequence[Letter]) -> None: ...
 
     def unmarked(self, events: int, why: str) -> None: ...
 
@@ -228,7 +229,8 @@ class Flight:
                 publish_seconds=publish_seconds,
                 seconds=now - self._claimed_at,
                 waited_seconds=None if settled.waited is None else max(0.0, settled.waited - (now - answered_at)),
-            )
+            ),
+            verdicts.letters,
         )
 
     async def free(self, bound: float) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from math import inf
 
@@ -12,6 +13,7 @@ from quiesce.outbox.ports import AddsToCalls, AnswersLate, Claim, GrowingClaim, 
 from quiesce.relay.allowance import Allowance
 from quiesce.relay.flight import Flight
 from quiesce.relay.held_keys import HeldKeys
+from quiesce.relay.letter_log import Letter, LetterLog
 from quiesce.relay.patience import GivingUp, stalled_at
 from quiesce.relay.progress import Progress
 from quiesce.relay.settings import RelaySettings
@@ -38,6 +40,7 @@ class Flights:
         self._answers_late = publisher if isinstance(publisher, AnswersLate) else None
         self._late = False
         self.held = HeldKeys()
+        self._letters = LetterLog(settings.name)
         self.broken = False
         """Answers are missing for good, or a claim failed: nothing more may be handed over before the producer
         is discarded and everything is given back."""
@@ -58,8 +61,6 @@ class Flights:
         self._until = inf
         self._stop_counts = False
         self._free = _FREE_BOUND
-
-    # What the loop asks and does.
 
     @property
     def count(self) -> int:
@@ -212,8 +213,9 @@ class Flights:
         self._waits.wake()
         await self._discarded.wait()
 
-    def settled(self, event: ClaimSettled) -> None:
+    def settled(self, event: ClaimSettled, letters: Sequence[Letter]) -> None:
         self._settled += 1
+        self._letters.tell(letters, self.now())
         self._stop.tell(event)
 
     def unmarked(self, events: int, why: str) -> None:

@@ -27,6 +27,8 @@ class Verdicts:
     """Keys of the events that hold others back, and where: they will be offered again, or are dead and hold."""
     reasons: Mapping[str, int]
     """How many events were refused, by the name of the error."""
+    letters: Sequence[tuple[ClaimedEvent, str]] = ()
+    """Those that are given up for good, and why."""
 
 
 def judge(
@@ -40,6 +42,7 @@ def judge(
         return Verdicts(answers, len(published), 0, {}, {})
     outcomes: dict[UUID, Outcome] = {}
     refused: list[ClaimedEvent] = []
+    letters: list[tuple[ClaimedEvent, str]] = []
     reasons = Counter[str]()
     dispatched = 0
     for event in published:
@@ -55,9 +58,12 @@ def judge(
                 outcome = retry.judge(answer, event.attempts)
                 reasons[name_of(answer.reason)] += 1
                 outcomes[event_id] = outcome
+                if isinstance(outcome, Dead):
+                    letters.append((event, outcome.reason))
                 if isinstance(outcome, Retry) or dead_holds_key(event.topic):
                     refused.append(event)
-    return Verdicts(outcomes, dispatched, len(published) - len(outcomes), first_places(refused), dict(reasons))
+    unanswered = len(published) - len(outcomes)
+    return Verdicts(outcomes, dispatched, unanswered, first_places(refused), dict(reasons), letters)
 
 
 def name_of(reason: str) -> str:
