@@ -286,6 +286,8 @@ async def test_a_lane_has_one_row_and_the_steps_may_be_run_twice(db: Connection,
 
 
 async def test_rows_that_were_restored_over_others_are_told(db: Connection, outbox: str) -> None:
+    # The rows are counted where the table is small.
+    await db.execute("VACUUM FULL outbox_lane")
     try:
         await db.execute(
             "UPDATE outbox_control SET store = 'log'; ALTER TABLE outbox_lane DISABLE TRIGGER outbox_lane_once; "

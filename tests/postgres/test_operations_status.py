@@ -203,7 +203,8 @@ async def test_what_was_read_costs_nothing(
         await read_to_the_end(db)
         await late.commit()
     await written(db, 30, "new")
-    await db.execute("ANALYZE outbox_event")
+    # What tests before have left in the tables must not decide.
+    await db.execute("ANALYZE outbox_event, outbox_parked, outbox_lane")
     async with db.transaction():
         await db.execute(f"SET LOCAL plan_cache_mode = {mode}; PREPARE explained {types} AS {statement}")
         text = await db.fetchval(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from quiesce.outbox.schema_steps import StoreKind
 from quiesce.postgres.driver import AnyConnection
-from quiesce.postgres.lane_rows import EVERY, newest
+from quiesce.postgres.lane_rows import newest
 
 _STORE = "SELECT store FROM outbox_control"
 _HAS_CURSORS = "SELECT EXISTS (SELECT FROM outbox_lane WHERE last > 0 OR moved_at IS NOT NULL)"
@@ -118,7 +118,7 @@ LOG_PEEK = f"""
 SELECT {_SHOWN}, e.state, e.attempts, e.next_at, e.parked_at, e.reason FROM (
     SELECT unread.*, 'waiting' AS state, NULL::integer AS attempts, NULL::timestamptz AS next_at,
         NULL::timestamptz AS parked_at, NULL::text AS reason
-    FROM {EVERY} AS l
+    FROM outbox_lane AS l
     CROSS JOIN LATERAL (
         (
             SELECT e.* FROM outbox_event AS e
