@@ -23,7 +23,6 @@ the server's own transaction numbers is refused: a server that forgot some would
 **Versions.** Each settle leaves a former version of the row behind. While some forgotten transaction holds xmin these
 cannot be cleaned up, and to find a row by its lane is to walk over all of them. So it is found by the primary key of
 lane and `version`, and a settle now and then raises that by a `step` of one: see `lane_rows`.
-
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,6 @@
 """Recording what became of claims: in their order, several in one statement, over a lost connection if need be."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from quiesce.postgres.log_claim import LogClaim
 from quiesce.postgres.log_connections import LogConnections
 from quiesce.postgres.log_lane import LaneLog
 from quiesce.postgres.log_recorder import LogRecorder
-
-logger = logging.getLogger("quiesce.postgres")
 
 _GRACE = 1.0
 
