@@ -27,7 +27,7 @@ class Job:
     topic: str
     store: str
     events: int
-    page: int = 1000
+    page: int = 2000
     pages: int = 8
     gauge: str = ""
     listens: bool = False

@@ -127,7 +127,7 @@ class Plan:
     events: int = 1_000_000
     keys: int = 1_000
     payload: int = 200
-    page: int = 1_000
+    page: int = 2_000
     pages: int = 8
     effort: Effort = SHORT
     peers: Sequence[str] = ()

@@ -9,9 +9,10 @@ from math import inf
 from quiesce.kafka.blocking import in_thread, until
 from quiesce.kafka.flight import Flight, Report
 from quiesce.kafka.handle import Handle
+from quiesce.kafka.outgoing import Lot
 from quiesce.kafka.silence import PATIENCE, Silence
 from quiesce.kafka.topics import Topics
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, Outgoing
 from quiesce.outbox.outcome import DISPATCHED, Outcome
 
 _MANY = 100
@@ -25,35 +26,33 @@ _SHORT_QUEUE = 20
 
 def may_be_longer(handle: Handle, flight: Flight, more: Sequence[ClaimedEvent], topics: Topics) -> bool:
     """Whether these events may go along with a call under way, at once: nothing need be asked, nothing waited for."""
-    names = {event.topic for event in more}
+    lot = Lot(more)
     return (
         handle.usable
         and not handle.draining
         and handle.answering.takes(flight, len(more))
         and handle.queued() < _SHORT_QUEUE
-        and handle.pioneers.proven(names)
-        and topics.well(more, names)
+        and handle.pioneers.proven(lot.topics)
+        and topics.well(lot)
     )
 
 
 def make_longer(handle: Handle, flight: Flight, known: int) -> None:
     """Hands over the events that have come to the call's sequence behind the `known` ones."""
     flight.grown()
-    events = flight.events[known:]
-    if handle.offer_all(flight, events, flight.reports[known:]) < len(events):
+    more = Lot(flight.events[known:])
+    if handle.offer_all(flight, more.events, more.outgoing, flight.reports[known:]) < len(more.events):
         # A queue that is shorter than anybody would make it. What is missing must not be overtaken.
         handle.fail("its local queue is full")
 
 
-async def cannot_go(
-    handle: Handle, events: Sequence[ClaimedEvent], topics_of: Collection[str], topics: Topics
-) -> list[tuple[ClaimedEvent, Outcome]]:
-    """The events of a call that cannot be sent now, or never, each with its outcome. `topics_of` are those of the
-    events; those that the producer has found shut are asked about again, and librdkafka is made to."""
-    shut = {topic: handle.refusals.shut.pop(topic) for topic in topics_of if topic in handle.refusals.shut}
+async def cannot_go(handle: Handle, lot: Lot, topics: Topics) -> list[tuple[ClaimedEvent, Outcome]]:
+    """The events of a call that cannot be sent now, or never, each with its outcome. Topics that the producer has
+    found shut are asked about again, and librdkafka is made to."""
+    shut = {topic: handle.refusals.shut.pop(topic) for topic in lot.topics if topic in handle.refusals.shut}
     if shut:
         topics.shut(shut)
-    found = await topics.refusals(events, topics_of, handle.over)
+    found = await topics.refusals(lot, handle.over)
     again = shut.keys() - {event.topic for event, _ in found}
     if again:
         asked = in_thread("quiesce-kafka-topics", handle.look_again(again))
@@ -64,22 +63,23 @@ async def cannot_go(
 async def hand_over(
     handle: Handle,
     flight: Flight,
-    topics_of: Collection[str],
+    lot: Lot,
     refusals: Sequence[tuple[ClaimedEvent, Outcome]],
     topics: Topics,
     silence: Silence,
 ) -> None:
     """Hands over the events of a call in order, without those that are refused already. It ends early, and the
-    flight with it, when the handle is over. `topics_of` are those of the events."""
+    flight with it, when the handle is over."""
     done = _refuse(flight, refusals) if refusals else set()
-    await _send_pioneers(handle, flight, topics_of, done, topics, silence)
-    events, reports = flight.events, flight.reports
+    await _send_pioneers(handle, flight, lot.topics, done, topics, silence)
+    events, outgoing, reports = lot.events, lot.outgoing, flight.reports
     if done:
         left = [place for place in range(len(events)) if place not in done]
         events, reports = [events[place] for place in left], [reports[place] for place in left]
+        outgoing = [outgoing[place] for place in left]
     for first in range(0, len(events), _CHUNK):
         chunk = slice(first, first + _CHUNK)
-        await _offer(handle, flight, events[chunk], reports[chunk])
+        await _offer(handle, flight, events[chunk], outgoing[chunk], reports[chunk])
         if not handle.usable:
             flight.finish()
             return
@@ -97,11 +97,17 @@ def _refuse(flight: Flight, refusals: Sequence[tuple[ClaimedEvent, Outcome]]) ->
     return {place for place, event in enumerate(flight.events) if event.id in refused}
 
 
-async def _offer(handle: Handle, flight: Flight, events: Sequence[ClaimedEvent], reports: Sequence[Report]) -> None:
-    while (taken := handle.offer_all(flight, events, reports)) < len(events):
+async def _offer(
+    handle: Handle,
+    flight: Flight,
+    events: Sequence[ClaimedEvent],
+    outgoing: Sequence[Outgoing],
+    reports: Sequence[Report],
+) -> None:
+    while (taken := handle.offer_all(flight, events, outgoing, reports)) < len(events):
         # The local queue is full: wait at this event, so that the order stays. Reports make room.
         await until(partial(handle.offer, flight, events[taken], reports[taken]), inf)
-        events, reports = events[taken + 1 :], reports[taken + 1 :]
+        events, outgoing, reports = events[taken + 1 :], outgoing[taken + 1 :], reports[taken + 1 :]
 
 
 async def _send_pioneers(

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from operator import attrgetter
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -23,12 +22,11 @@ from quiesce.kafka.refusals import Refusals
 from quiesce.kafka.settings import Settings, refused_settings
 from quiesce.kafka.size_limits import Batching
 from quiesce.kafka.verdict import named
-from quiesce.outbox.event import ClaimedEvent
+from quiesce.outbox.event import ClaimedEvent, Outgoing
 from quiesce.outbox.outcome import Dead
 
 _LOG = logging.getLogger("quiesce.kafka")
 
-_OUTGOING = attrgetter("outgoing")
 _ANY_PARTITION = -1
 """librdkafka chooses it by the key."""
 
@@ -88,13 +86,19 @@ class Handle:
 
         On a handle that is over nothing is handed over, and there is nothing to wait for: True.
         """
-        return self.offer_all(flight, (event,), (report,)) == 1
+        return self.offer_all(flight, (event,), (event.outgoing,), (report,)) == 1
 
-    def offer_all(self, flight: Flight, events: Sequence[ClaimedEvent], reports: Sequence[Report]) -> int:
+    def offer_all(
+        self,
+        flight: Flight,
+        events: Sequence[ClaimedEvent],
+        outgoing: Sequence[Outgoing],
+        reports: Sequence[Report],
+    ) -> int:
         """Hands events over, in order, up to the first that librdkafka does not take now.
 
-        `reports` are called with their delivery reports. Returns how many events need not be offered again: taken,
-        refused for good, or the handle is over.
+        `outgoing` is what goes out of each, `reports` are called with their delivery reports. Returns how many events
+        need not be offered again: taken, refused for good, or the handle is over.
         """
         if not self.usable:
             return len(events)
@@ -103,7 +107,7 @@ class Handle:
         # fifth of the call, and headers of its own as much. librdkafka copies them before it returns.
         produce = self._producer.produce
         ours: Headers = {"id": None, "type": None}
-        for number, (id_text, key, topic, kind, payload, own) in enumerate(map(_OUTGOING, events)):
+        for number, (id_text, key, topic, kind, payload, own) in enumerate(outgoing):
             try:
                 headers = ours
                 if own:

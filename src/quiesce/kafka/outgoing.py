@@ -1,6 +1,7 @@
-"""What an event is on its way out: headers, and bytes in a batch. Pure."""
+"""What events are on their way out: all of a call, the headers of one, its bytes in a batch. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, itemgetter
 
 from quiesce.outbox.event import ClaimedEvent
 
@@ -8,6 +9,9 @@ NOT_FOR_KAFKA = (ArithmeticError, AttributeError, LookupError, TypeError, ValueE
 """What an event's own data raises that is not what it should be. It must cost this event, and no other."""
 
 Headers = dict[str, str | bytes | None]
+
+_OUTGOING = attrgetter("outgoing")
+_TOPIC = itemgetter(2)
 
 _FRAME = 68 + 40 + 6
 """Bytes in a batch of one record, at least, beside key, value, type and the user's headers: the frames of batch
@@ -21,6 +25,18 @@ _KINDS: Mapping[type, str] = {
     list: "a list",
     dict: "an object",
 }
+
+
+class Lot:
+    """The events of one call, and what goes out of each, by its place: it is asked for once, since a relay pays for
+    whatever is done with an event a hundred thousand times a second."""
+
+    __slots__ = ("events", "outgoing", "topics")
+
+    def __init__(self, events: Sequence[ClaimedEvent]) -> None:
+        self.events = events
+        self.outgoing = list(map(_OUTGOING, events))
+        self.topics = frozenset(map(_TOPIC, self.outgoing))
 
 
 def size_of(event: ClaimedEvent) -> int:

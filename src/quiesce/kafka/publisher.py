@@ -14,6 +14,7 @@ from quiesce.kafka.bootstrap import Bootstrap, answers
 from quiesce.kafka.flight import Flight
 from quiesce.kafka.hand_over import cannot_go, hand_over, make_longer, may_be_longer
 from quiesce.kafka.handle import Handle
+from quiesce.kafka.outgoing import Lot
 from quiesce.kafka.settings import (
     DEFAULT_BATCH_SIZE,
     admin_settings,
@@ -126,14 +127,14 @@ class KafkaPublisher:
                 handle = self._still(generation)
                 if handle is None or not await self._silence.drained(handle):
                     return {}
-                topics = {event.topic for event in events}
-                call, refusals = self._waiting.judged(events, await cannot_go(handle, events, topics, self._topics))
-                batching = handle.batching.within(self._topics.limits.batch_size(topics))
+                lot = Lot(events)
+                call, refusals = self._waiting.judged(events, await cannot_go(handle, lot, self._topics))
+                batching = handle.batching.within(self._topics.limits.batch_size(lot.topics))
                 if batching is not handle.batching:
                     handle = await self._with_smaller_batches(handle, batching)
                 flight = handle.answering.begin(events, handle.refusals.judge)
                 try:
-                    await hand_over(handle, flight, topics, refusals, self._topics, self._silence)
+                    await hand_over(handle, flight, lot, refusals, self._topics, self._silence)
                 except BaseException:
                     handle.answering.end(flight)
                     raise

@@ -1,9 +1,9 @@
 """How large an event may be, and a batch: what the topics take (`max.message.bytes`), and what a producer gathers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quiesce.kafka.outgoing import NOT_FOR_KAFKA, content_of, size_of, wrong_header
+from quiesce.kafka.outgoing import NOT_FOR_KAFKA, Lot, content_of, size_of, wrong_header
 from quiesce.kafka.settings import Settings
 from quiesce.kafka.topic_state import TopicState
 from quiesce.outbox.event import ClaimedEvent
@@ -28,9 +28,9 @@ class SizeLimits:
         least = self._least(topics)
         return None if least is None else max(1, least - _BATCH_ROOM)
 
-    def exceeding(self, events: Collection[ClaimedEvent], topics: Iterable[str]) -> Collection[ClaimedEvent]:
-        """Those of the events, all of these topics, that their topic does not take, or none would."""
-        least = self._least(topics)
+    def exceeding(self, lot: Lot) -> Sequence[ClaimedEvent]:
+        """Those of the events that their topic does not take, or none would."""
+        events, least = lot.events, self._least(lot.topics)
         if least is None:
             return [event for event in events if event.headers and self.refusal(event) is not None]
         # A first look that costs little, which nearly every page has to pay.
@@ -38,8 +38,8 @@ class SizeLimits:
         try:
             return [
                 event
-                for event in events
-                if (event.headers or len(event.payload or b"") > small or len(event.aggregate_id) > small // 4)
+                for event, (_, key, _, _, payload, headers) in zip(events, lot.outgoing, strict=True)
+                if (headers or (payload and len(payload) > small) or len(key) > small // 4)
                 and self.refusal(event) is not None
             ]
         except NOT_FOR_KAFKA:

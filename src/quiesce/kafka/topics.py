@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from quiesce.kafka.blocking import in_thread
+from quiesce.kafka.outgoing import Lot
 from quiesce.kafka.partitions import partition_of
 from quiesce.kafka.settings import Settings
 from quiesce.kafka.size_limits import SizeLimits
@@ -80,29 +81,27 @@ class Topics:
         else:
             asked.cancel()
 
-    async def refusals(
-        self, events: Collection[ClaimedEvent], topics: Collection[str], over: "asyncio.Future[None]"
-    ) -> list[tuple[ClaimedEvent, Outcome]]:
-        """The events, all of these topics, that cannot be sent now, or never, each with its outcome. It may have to
-        ask first."""
+    async def refusals(self, lot: Lot, over: "asyncio.Future[None]") -> list[tuple[ClaimedEvent, Outcome]]:
+        """The events that cannot be sent now, or never, each with its outcome. It may have to ask first."""
+        topics = lot.topics
         new = {topic for topic in topics if topic not in self._known or self._known[topic].doubtful}
         await self.know(topics, over)
-        doubtful = {event.topic for event in self.limits.exceeding(events, topics)} - new
+        doubtful = {event.topic for event in self.limits.exceeding(lot)} - new
         if doubtful:
             # A limit may have been raised since: a dead letter is not made on an old answer.
             await self.look_at(doubtful, over)
         if not new and not doubtful and all(self._is_well(topic) for topic in topics):
             return []
-        told = ((event, self._refusal(event)) for event in events)
+        told = ((event, self._refusal(event)) for event in lot.events)
         return [(event, outcome) for event, outcome in told if outcome is not None]
 
-    def well(self, events: Collection[ClaimedEvent], topics: Collection[str]) -> bool:
-        """Whether the events, all of these topics, can be sent without a question or a refusal."""
+    def well(self, lot: Lot) -> bool:
+        """Whether the events can be sent without a question or a refusal."""
         now = self._clock()
         return all(
             self._is_well(topic) and not self._known[topic].doubtful and now < self._known[topic].ask_at
-            for topic in topics
-        ) and not self.limits.exceeding(events, topics)
+            for topic in lot.topics
+        ) and not self.limits.exceeding(lot)
 
     def _is_well(self, topic: str) -> bool:
         known = self._known.get(topic)
