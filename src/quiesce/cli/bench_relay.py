@@ -39,7 +39,7 @@ def add_to(topics: Any) -> None:
     add_flag(relay, "--events", default=1_000_000, convert=at_least_one, help="size of the backlog")
     add_flag(relay, "--keys", default=1_000, convert=at_least_one, help="keys that the events have")
     add_flag(relay, "--payload", default=200, convert=payload, help="bytes of each payload")
-    add_flag(relay, "--page", default=1_000, convert=at_least_one, help="most events of one claim")
+    add_flag(relay, "--page", default=2_000, convert=at_least_one, help="most events of one claim")
     add_flag(
         relay,
         "--rounds",
@@ -160,7 +160,8 @@ def run(arguments: argparse.Namespace) -> int:
     servers = described(plan.broker, plan.server, plan.database)
     machine = {"servers": servers, "cores": os.cpu_count() or 1, "load_before": round(load(), 2)}
     effort = "quick" if arguments.quick else "full" if arguments.full else "short"
-    how = {"events": plan.events, "keys": plan.keys, "payload": plan.payload, "pages": plan.pages}
+    how = {"events": plan.events, "keys": plan.keys, "payload": plan.payload}
+    how |= {"page": plan.page, "pages": plan.pages}
     written: dict[str, Any] = {} if arguments.write is None else read_figures(arguments.write)
     written.pop("failed", None)
     results: list[Result] = []
