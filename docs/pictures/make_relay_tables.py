@@ -33,15 +33,27 @@ PARTS = (
 
 def tables(figures: dict[str, Any]) -> str:
     """What stands between the first two lines."""
-    return "\n".join([*heading(figures), "", *promises(figures), "", *notes(figures)]).strip()
+    return "\n".join([*heading(figures), "", *promises(figures), "", *notes(figures), *apart(figures)]).strip()
 
 
 def heading(figures: dict[str, Any]) -> Iterator[str]:
     plan, machine = figures["plan"], figures["machine"]
     yield f"{machine['servers']}, relay and load on the same {machine['cores']} cores. Events of"
-    yield f"{plan['payload']} bytes, {plan['keys']:,} keys, six partitions, {plan['pages']} pages in flight."
+    yield f"{plan['payload']} bytes, {plan['keys']:,} keys, six partitions, {plan['pages']} pages of {plan['page']:,}"
+    yield "in flight at most."
     yield "The last column: cores that others took meanwhile; bold where that was so much that the figure is worse than"
     yield "the machine's."
+
+
+def apart(figures: dict[str, Any]) -> Iterator[str]:
+    """Parts that another run measured, in another way or with other servers, than the heading says."""
+    plan, servers = figures["plan"], figures["machine"]["servers"]
+    for name, place in PARTS:
+        part = at(figures, place) or {}
+        own, on = part.get("plan", plan), part.get("servers", servers)
+        if (own, on) != (plan, servers):
+            how = f"{own['payload']} bytes, {own['keys']:,} keys, {own['pages']} pages of {own['page']:,} in flight"
+            yield f"- {name}: measured apart, {on}, {how}."
 
 
 def promises(figures: dict[str, Any]) -> Iterator[str]:

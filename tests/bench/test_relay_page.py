@@ -66,7 +66,7 @@ def test_a_figure_that_is_not_kept_is_told_as_such_and_one_of_a_loaded_machine_t
 def test_the_tables_do_without_what_was_not_measured() -> None:
     made = made_by("make_relay_tables.py")
     machine = {"servers": "PostgreSQL", "cores": 2}
-    plan = {"events": 1, "keys": 1, "payload": 200, "pages": 4}
+    plan = {"events": 1, "keys": 1, "payload": 200, "page": 5000, "pages": 4}
     figures = {"machine": machine, "plan": plan, "peers": {"seed": {"missing": "Go is not here"}}}
     text = f"before\n{made['BEGIN']}\nOLD\n{made['END']}\nbetween\n{made['PEERS']}\nOLD PEERS\n{made['END']}\nafter\n"
     told = made["page"](text, figures)

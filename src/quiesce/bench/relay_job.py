@@ -27,8 +27,8 @@ class Job:
     topic: str
     store: str
     events: int
-    page: int = 2000
-    pages: int = 8
+    page: int = 5000
+    pages: int = 4
     gauge: str = ""
     listens: bool = False
     bulk: bool = False

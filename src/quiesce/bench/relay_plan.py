@@ -81,7 +81,9 @@ class Effort:
 SHORT = Effort(by={"log": 110.0, "row": 145.0, "pair": 178.0})
 """What fits into four minutes. The long parts take what they need."""
 
-FULL = Effort(handovers=3, pair_turns=4, latency_seconds=30.0, latency_turns=3, page_rounds=2, rate_seconds=15.0)
+FULL = Effort(
+    rounds=5, handovers=3, pair_turns=4, latency_seconds=30.0, latency_turns=3, page_rounds=2, rate_seconds=15.0
+)
 
 QUICK = Effort(
     rounds=1,
@@ -127,8 +129,8 @@ class Plan:
     events: int = 1_000_000
     keys: int = 1_000
     payload: int = 200
-    page: int = 2_000
-    pages: int = 8
+    page: int = 5_000
+    pages: int = 4
     effort: Effort = SHORT
     peers: Sequence[str] = ()
     quick: bool = False

@@ -68,18 +68,18 @@ class Result:
 
 
 def assembled(
-    results: Iterable[Result], into: dict[str, Any] | None = None, *, effort: str | None = None
+    results: Iterable[Result], into: dict[str, Any] | None = None, *, beside: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """All of them in one object, each in its place; `into` is an earlier object, whose other parts are kept.
 
-    `effort`, if told, stands with each: parts of one file may come from runs of different lengths.
+    `beside` stands with each, such as how it was measured: parts of one file may come from runs that differ.
     """
     whole: dict[str, Any] = {} if into is None else into
     for result in results:
         at = whole
         for key in result.place[:-1]:
             at = at.setdefault(key, {})
-        at[result.place[-1]] = result.as_json() | ({} if effort is None else {"effort": effort})
+        at[result.place[-1]] = result.as_json() | dict(beside or {})
     return whole
 
 

@@ -39,7 +39,7 @@ def add_to(topics: Any) -> None:
     add_flag(relay, "--events", default=1_000_000, convert=at_least_one, help="size of the backlog")
     add_flag(relay, "--keys", default=1_000, convert=at_least_one, help="keys that the events have")
     add_flag(relay, "--payload", default=200, convert=payload, help="bytes of each payload")
-    add_flag(relay, "--page", default=2_000, convert=at_least_one, help="most events of one claim")
+    add_flag(relay, "--page", default=5_000, convert=at_least_one, help="most events of one claim")
     add_flag(
         relay,
         "--rounds",
@@ -162,6 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
     effort = "quick" if arguments.quick else "full" if arguments.full else "short"
     how = {"events": plan.events, "keys": plan.keys, "payload": plan.payload}
     how |= {"page": plan.page, "pages": plan.pages}
+    beside = {"effort": effort, "plan": how, "servers": servers}
     written: dict[str, Any] = {} if arguments.write is None else read_figures(arguments.write)
     written.pop("failed", None)
     results: list[Result] = []
@@ -171,9 +172,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(line, flush=True)
         if arguments.write is not None:
             written |= {"plan": how, "machine": machine}
-            write_figures(arguments.write, assembled([result], written, effort=effort))
+            write_figures(arguments.write, assembled([result], written, beside=beside))
     whole = {"stores": {}, "latency_ms": None, "peers": {}, "plan": how, "machine": machine}
-    whole = assembled(results, whole, effort=effort)
+    whole = assembled(results, whole, beside=beside)
     passed = kept_everywhere(whole)
     print(f"{servers}; {machine['cores']} cores shared by all, load {machine['load_before']:.2f} before")
     if any(result.cores is not None and result.cores.loaded for result in results):
