@@ -173,7 +173,19 @@ def test_rebase_shows_both_choices_and_takes_one(quiesce: Quiesce, within: InDat
     assert (status, "will never be sent: 3 events" in out) == (0, True)
     assert quiesce("peek")[1] == "nothing waits\n"
     told = json.loads(quiesce("rebase", "--dry-run", "--json")[1])
-    assert (told["why"], told["unread"], told["choice"]) == ([], 0, None)
+    assert (told["why"], told["unread"], told["choice"], told["behind_dead"]) == ([], 0, None, 0)
+
+
+def test_rebase_tells_what_waits_behind_dead_letters(quiesce: Quiesce, within: InDatabase) -> None:
+    async def held(db: Connection) -> None:
+        ids = await written(db, 80)
+        await park(db, ids[:1], "dead")
+        await park(db, ids[40:41], "held")
+
+    within(lambda db: belongs_to(db, "log"))
+    within(held)
+    out = quiesce("rebase", "--dry-run")[1]
+    assert "1 that were set aside to be retried\n1 of these waits behind a dead letter of their key" in out
 
 
 def test_schema_apply_validate_and_grants(quiesce: Quiesce, within: InDatabase) -> None:

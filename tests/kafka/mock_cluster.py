@@ -59,6 +59,8 @@ def library() -> ctypes.CDLL:
     library.rd_kafka_mock_topic_set_error.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
     library.rd_kafka_mock_set_apiversion.argtypes = [ctypes.c_void_p, ctypes.c_int16, ctypes.c_int16, ctypes.c_int16]
     library.rd_kafka_mock_broker_set_rtt.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int]
+    for power in (library.rd_kafka_mock_broker_set_down, library.rd_kafka_mock_broker_set_up):
+        power.argtypes = [ctypes.c_void_p, ctypes.c_int32]
     library.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [ctypes.c_void_p, ctypes.c_int32]
     library.rd_kafka_mock_partition_set_leader.argtypes = [
         ctypes.c_void_p,
@@ -108,6 +110,13 @@ class MockCluster:
     def set_round_trip(self, seconds: float) -> None:
         """Every answer of every broker takes this long."""
         self._library.rd_kafka_mock_broker_set_rtt(self._cluster, -1, round(seconds * 1000))
+
+    def set_down(self, broker: int = 1) -> None:
+        """Its connections end, and it takes no new ones, until `set_up`."""
+        self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
+
+    def set_up(self, broker: int = 1) -> None:
+        self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
 
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
         """Broker -1: the partition has no leader."""

@@ -113,6 +113,17 @@ async def test_O7_small_events_are_not_condemned_for_a_topic_with_a_low_limit(
     assert "3,000" in refused.reason
 
 
+async def test_O7_a_topic_that_takes_less_than_writers_may_enqueue_is_told_of_once(
+    topic: MakeTopic, publisher: KafkaPublisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    low, usual = low_topic(topic), topic()
+    for _ in range(2):
+        assert set(await publish(publisher, event(low), event(usual))) == {DISPATCHED}
+    (told,) = [record.getMessage() for record in caplog.records if "writers may enqueue" in record.getMessage()]
+    assert told.startswith(f"topic '{low}' takes messages of up to 3,000 bytes (max.message.bytes)")
+    assert "Raise it to 900,512, or enqueue with a smaller max_event_bytes" in told
+
+
 async def test_O7_a_limit_that_was_lowered_condemns_nothing_that_fits(
     kafka: str, topic: MakeTopic, publisher: KafkaPublisher
 ) -> None:

@@ -75,6 +75,18 @@ async def test_on_the_same_server_nothing_is_replaced_and_resending_changes_noth
     assert await db.fetchval("SELECT events FROM outbox_audit WHERE verb = 'rebase'") == 10
 
 
+async def test_what_is_held_behind_dead_letters_alone_is_told(db: Connection) -> None:
+    await belongs_to(db, "log")
+    # Two rounds of 40 keys: an event of each, then one behind it.
+    ids = await written(db, 80)
+    await read_to_the_end(db)
+    await park(db, ids[:3], "dead")
+    await park(db, ids[3:5], "retry")
+    await park(db, ids[40:45], "held")
+    found = await look(db)
+    assert (found.unread, found.parked, found.behind_dead) == (0, 7, 3)
+
+
 async def test_skipping_leaves_dead_letters_and_what_commits_later(outbox: str, db: Connection) -> None:
     read, _ = await read_with_late_ones(outbox)
     await park(db, read[:2], "retry")

@@ -3,17 +3,20 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from outbox_table import until
 from wire_proxy import WireProxy
 
 from quiesce.lifecycle.deadline import Deadline
-from quiesce.postgres import connect
+from quiesce.outbox import OutboxEvent
+from quiesce.postgres import connect, enqueue, enqueue_many, schema
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.wakeup import _APART, CHANNEL, OutboxWaker, OutboxWakeups
 from quiesce.testing.manual_stop import ManualStop
+from quiesce.testing.postgres import LocalPostgres
 
 BOUND = 3.0
 
@@ -88,17 +91,49 @@ async def test_a_nudge_from_a_thread_and_plain_sql_wake_too(outbox: str, db: Con
         await woken.more()
 
 
-async def test_o21_no_writer_s_transaction_says_notify(outbox: str, db: Connection) -> None:
-    # NOTIFY takes a lock on the whole database at commit. With that lock held by somebody else, a writer goes through.
-    async with connect(outbox) as other, waking(outbox) as waker:
-        async with other.transaction():
-            await other.execute("SELECT pg_notify('x', '')")
-            async with asyncio.timeout(BOUND), db.transaction():
-                await db.execute(
-                    "INSERT INTO outbox_event (id, topic, aggregate_id, type) VALUES (gen_random_uuid(), 't', 'k', 'T')"
-                )
-            waker.nudge()
-        assert await db.fetchval("SELECT count(*) FROM outbox_event") == 1
+_WAITS = "SELECT wait_event_type, wait_event FROM pg_stat_activity WHERE pid = $1"
+
+
+async def waits_for(db: Connection, other: Connection, wanted: tuple[str, str | None]) -> None:
+    """Until the session of `other` waits for that; None is anything of the kind."""
+    kind, what = wanted
+
+    async def does() -> bool:
+        row = await db.fetchrow(_WAITS, other.get_server_pid())
+        return row is not None and row[0] == kind and what in (None, row[1])
+
+    await until(does)
+
+
+async def test_o21_writers_go_on_while_somebody_holds_the_lock_that_notify_takes(
+    own_postgres: Callable[..., LocalPostgres],
+) -> None:
+    """A transaction that said NOTIFY holds a lock on all databases from the beginning of its commit to its end. Here
+    that end is waited for in vain: it asks for a standby that is not there."""
+    server = own_postgres(settings={"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
+    dsn = server.dsn()
+    async with connect(dsn) as db, connect(dsn) as holder, connect(dsn) as writer, connect(dsn) as one_that_notifies:
+        await schema.apply(db)
+        await holder.execute("SET synchronous_commit = on")
+        # A transaction that changes nothing waits for no standby.
+        holding = asyncio.create_task(holder.execute("BEGIN; CREATE TABLE x (); NOTIFY x; COMMIT"))
+        await waits_for(db, holder, ("IPC", "SyncRep"))
+        waiting = asyncio.create_task(one_that_notifies.execute("NOTIFY x"))
+        # So this test could fail: whoever says NOTIFY stands still.
+        await waits_for(db, one_that_notifies, ("Lock", None))
+        async with waking(dsn) as waker:
+            async with asyncio.timeout(BOUND):
+                for number in range(3):
+                    async with writer.transaction():
+                        await enqueue(writer, OutboxEvent("orders", f"k{number}", "Placed", b"{}"))
+                        await enqueue_many(writer, [OutboxEvent("orders", "k", "Placed", b"{}")])
+                    waker.nudge()
+            assert await db.fetchval("SELECT count(*) FROM outbox_event") == 6
+            assert not holding.done()
+            assert not waiting.done()
+        holder.terminate()
+        one_that_notifies.terminate()
+        await asyncio.gather(holding, waiting, return_exceptions=True)
 
 
 @pytest.mark.parametrize("how", ["cut", "ended by the server"])
@@ -122,11 +157,13 @@ async def test_o18_one_that_fell_silent_is_noticed(outbox: str, monkeypatch: pyt
     monkeypatch.setattr("quiesce.postgres.wakeup._PROBE", 0.05)
     monkeypatch.setattr("quiesce.postgres.wakeup._STATEMENT", 0.2)
     async with WireProxy(outbox) as proxy, listening(proxy.dsn) as (woken, _):
+        before = woken.times
         proxy.freeze()
-        # Its probe finds out; the connections made meanwhile are as silent.
+        # Nobody cuts the line: its own probe finds out, and it connects anew, to the same silence.
         async with asyncio.timeout(BOUND):
-            await asyncio.sleep(0.3)
-        proxy.cut()
+            while proxy.links < 2:
+                await asyncio.sleep(0.005)
+        assert woken.times == before
         proxy.thaw()
         await woken.more()
 

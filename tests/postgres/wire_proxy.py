@@ -5,12 +5,13 @@ import asyncio
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-Cut = Literal["before", "after"]
+Cut = Literal["before", "after", "silent"]
 
 
 class WireProxy:
     """An async context manager. `cut_at` arms it once: cut "before" the word reaches the server, or "after" the
-    server has answered it and before the client hears of it."""
+    server has answered it and before the client hears of it; "silent": of this line nothing passes any more, and nobody
+    is told."""
 
     def __init__(self, dsn: str, *, delay: float = 0.0) -> None:
         """`delay`: seconds that whatever passes takes, one way, however much passes meanwhile."""
@@ -88,6 +89,8 @@ class WireProxy:
                 self._word = b""
                 if self._when == "before":
                     return
+                if self._when == "silent":
+                    await asyncio.Event().wait()
                 cutting.set()
             self._pass(writer, data)
 

@@ -3,69 +3,43 @@
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import asyncpg
 import pytest
-from broker import records
 from log_relay_service import relay as relay_service
+from relays_on_kafka import (
+    BOUND,
+    IN_FLIGHT,
+    KEYS,
+    MakeTopic,
+    arrived,
+    dispatched,
+    fill,
+    firsts,
+    in_order,
+    relay_over,
+    running,
+    until,
+    until_dispatched,
+)
 
-from quiesce.kafka import KafkaPublisher, answering
-from quiesce.lifecycle.deadline import Deadline
-from quiesce.lifecycle.ports import Resource
+from quiesce.kafka import answering
 from quiesce.outbox import OutboxEvent
 from quiesce.outbox.events import ClaimSettled
-from quiesce.postgres import OutboxLog, connect, enqueue, schema
+from quiesce.postgres import enqueue
 from quiesce.relay import Relay
-from quiesce.testing.kafka import LocalKafka
-from quiesce.testing.kafka_address import KafkaAddress
-from quiesce.testing.manual_stop import ManualStop
-from quiesce.testing.postgres import LocalPostgres
 from quiesce.testing.service_process import ServiceProcess
 
 pytestmark = pytest.mark.needs("kafka")
 
-KEYS, WRITERS, ROUNDS = 40, 6, 60
-EVENTS, IN_FLIGHT = 3000, 300
-BOUND = 40.0
-
-
-class MakeTopic(Protocol):
-    def __call__(self, name_prefix: str = ..., partitions: int = ...) -> str: ...
-
-
-@asynccontextmanager
-async def running(*relays: Relay, within: float = 10.0) -> AsyncIterator[list[ManualStop]]:
-    """Runs the relays with their resources open; stops them at the end, and closes after that."""
-    stops = [ManualStop(relay.name) for relay in relays]
-    async with AsyncExitStack() as stack:
-        for relay in relays:
-            for resource in relay.resources:
-                await resource.open()
-                stack.push_async_callback(close, resource)
-        async with asyncio.TaskGroup() as group:
-            for relay, stop in zip(relays, stops, strict=True):
-                group.create_task(relay.run(stop))
-            try:
-                yield stops
-            finally:
-                for stop in stops:
-                    stop.now(within=within)
-
-
-async def close(resource: Resource[object]) -> None:
-    await resource.close(Deadline(time.monotonic() + 2.0))
-
-
-def relay_over(dsn: str, bootstrap: str, name: str = "relay") -> Relay:
-    store = OutboxLog(dsn, claims=4, statement_timeout=2.0, connect_timeout=2.0)
-    return Relay(store, KafkaPublisher(bootstrap), name=name, batch=50, max_in_flight=IN_FLIGHT, max_claims=3)
+WRITERS, ROUNDS = 6, 60
+EVENTS = 3000
 
 
 @dataclass
@@ -114,51 +88,6 @@ async def long_transaction(dsn: str) -> AsyncIterator[None]:
             yield
     finally:
         await connection.close(timeout=5)
-
-
-def arrived(bootstrap: str, topic: str) -> dict[str, list[str]]:
-    """Ids by key, in the order of the topic."""
-    by_key: dict[str, list[str]] = {}
-    for record in records(bootstrap, topic):
-        assert record.key is not None
-        by_key.setdefault(record.key.decode(), []).append(str(record.event_id))
-    return by_key
-
-
-async def dispatched(dsn: str) -> int:
-    """What the cursors have counted."""
-    connection = await asyncpg.connect(dsn, timeout=10)
-    try:
-        return int(await connection.fetchval("SELECT sum(dispatched) FROM outbox_lane"))
-    finally:
-        await connection.close(timeout=5)
-
-
-async def fill(dsn: str, topic: str, count: int) -> None:
-    connection = await asyncpg.connect(dsn, timeout=10)
-    try:
-        await connection.execute(
-            "INSERT INTO outbox_event (id, topic, aggregate_id, type, payload) "
-            "SELECT gen_random_uuid(), $1, 'k' || n % $2, 'Counted', convert_to(n::text, 'UTF8') "
-            "FROM generate_series(1, $3::int) AS n ORDER BY n",
-            topic,
-            KEYS,
-            count,
-        )
-    finally:
-        await connection.close(timeout=5)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(BOUND):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-async def until_dispatched(dsn: str, count: int) -> None:
-    async with asyncio.timeout(BOUND):
-        while await dispatched(dsn) < count:
-            await asyncio.sleep(0.02)
 
 
 async def test_O1_O2_all_that_was_committed_arrives_once_and_in_order_whoever_waits(
@@ -242,37 +171,6 @@ async def test_O14_relays_that_follow_one_another_double_nothing(database: str, 
     assert sum(map(len, arrived(kafka, name).values())) == EVENTS
 
 
-@pytest.mark.xdist_group("kafka to pause")
-async def test_a_stop_is_bounded_when_broker_and_database_are_gone(
-    paused_kafka: LocalKafka, own_postgres: Callable[..., LocalPostgres]
-) -> None:
-    name = f"orders-{time.monotonic_ns()}"
-    await asyncio.to_thread(KafkaAddress(paused_kafka.bootstrap).create_topic, name, 3)
-    server = own_postgres()
-    dsn = server.dsn()
-    async with connect(dsn) as connection:
-        await schema.apply(connection)
-    await fill(dsn, name, EVENTS)
-    relay = relay_over(dsn, paused_kafka.bootstrap)
-    try:
-        async with running(relay, within=3.0) as (stop,):
-            await until(lambda: stop.told(ClaimSettled))
-            paused_kafka.pause()
-            server.pause()
-            began = time.monotonic()
-        took = time.monotonic() - began
-    finally:
-        server.resume()
-        paused_kafka.resume()
-    # The stop's three seconds, and the closing of the resources, each bounded by its own.
-    assert took < 15.0
-    async with running(relay_over(dsn, paused_kafka.bootstrap)):
-        await until_dispatched(dsn, EVENTS)
-    seen = arrived(paused_kafka.bootstrap, name)
-    assert sum(len(set(ids)) for ids in seen.values()) == EVENTS
-    assert sum(map(len, seen.values())) <= EVENTS + IN_FLIGHT
-
-
 HERE = Path(__file__).parent
 
 
@@ -322,9 +220,8 @@ async def test_SIGKILL_loses_nothing_and_doubles_at_most_what_was_in_flight(
     processes.start()
     await until_dispatched(database, EVENTS)
     seen = arrived(kafka, name)
-    firsts = {key: list(dict.fromkeys(ids)) for key, ids in seen.items()}
-    assert sum(map(len, firsts.values())) == EVENTS, "lost"
-    assert firsts == await in_order(database)
+    assert sum(map(len, firsts(seen).values())) == EVENTS, "lost"
+    assert firsts(seen) == await in_order(database)
     assert sum(map(len, seen.values())) - EVENTS <= IN_FLIGHT
 
 
@@ -359,16 +256,5 @@ async def test_what_a_killed_relay_owned_goes_on_with_the_other(
     print(f"owned {time.monotonic() - killed_at:.2f} s after SIGKILL")
     await until_dispatched(database, EVENTS)
     seen = arrived(kafka, name)
-    assert {key: list(dict.fromkeys(ids)) for key, ids in seen.items()} == await in_order(database)
+    assert firsts(seen) == await in_order(database)
     assert sum(map(len, seen.values())) - EVENTS <= IN_FLIGHT
-
-
-async def in_order(dsn: str) -> dict[str, list[str]]:
-    connection = await asyncpg.connect(dsn, timeout=10)
-    try:
-        by_key: dict[str, list[str]] = {}
-        for event_id, key in await connection.fetch("SELECT id, aggregate_id FROM outbox_event ORDER BY position"):
-            by_key.setdefault(key, []).append(str(event_id))
-        return by_key
-    finally:
-        await connection.close(timeout=5)

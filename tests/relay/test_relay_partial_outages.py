@@ -33,12 +33,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
 
 
 @asynccontextmanager
-async def moving(cluster: MockCluster, table: MemoryTable) -> AsyncIterator[ManualStop]:
+async def moving(cluster: MockCluster, table: MemoryTable, publish_bound: float = 10.0) -> AsyncIterator[ManualStop]:
     """A relay at work, stopped at the end."""
     publisher = await KafkaPublisher(cluster.bootstrap).open()
     # Hundreds of tries in a test, and yet more attempts than an event may need.
     retry = RetryPolicy(attempts=1000, backoff=Backoff(first=0.05, ceiling=0.3))
-    relay = Relay(MemoryOutbox(table), publisher, retry=retry, batch=50)
+    relay = Relay(MemoryOutbox(table), publisher, retry=retry, batch=50, publish_bound=publish_bound)
     stop = ManualStop("relay")
     running = asyncio.ensure_future(relay.run(stop))
     try:
@@ -65,6 +65,25 @@ def check(cluster: MockCluster, topic: str, table: MemoryTable) -> None:
     for one in set(key.values()):
         firsts = [n for n in dict.fromkeys(arrived) if key[n] == one]
         assert firsts == sorted(firsts), one
+
+
+async def test_O8_a_broker_that_is_down_and_comes_up_costs_no_attempt_and_no_event(cluster: MockCluster) -> None:
+    topic = cluster.create_topic("t", 3)
+    table = MemoryTable()
+    table.enqueue(*(OutboxEvent(topic, key, "Happened", "{}") for _ in range(10) for key in KEYS))
+    async with moving(cluster, table, publish_bound=1.5) as stop:
+        await until(lambda: not any(row.waiting for row in table.rows), "all went")
+        for _ in range(2):
+            told = len(stop.told(OutageBegan))
+            cluster.set_down()
+            table.enqueue(*(OutboxEvent(topic, key, "Happened", "{}") for key in KEYS))
+            await until(lambda told=told: len(stop.told(OutageBegan)) > told, "the outage is noticed")  # type: ignore[misc]
+            assert any(row.waiting for row in table.rows)
+            cluster.set_up()
+            await until(lambda: not any(row.waiting for row in table.rows), "what waited went", 30.0)
+    assert [row.attempts for row in table.rows] == [0] * len(table.rows)
+    assert not any(row.dead for row in table.rows)
+    check(cluster, topic, table)
 
 
 async def test_O24_a_partition_that_loses_its_leader_holds_up_no_other(cluster: MockCluster) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 
+import asyncpg
 import pytest
 from broker import records
 from mock_cluster import MockCluster
@@ -11,6 +12,7 @@ from mock_cluster import MockCluster
 from quiesce.kafka import KafkaPublisher, topics
 from quiesce.outbox import OutboxEvent
 from quiesce.outbox.events import InFlightChanged, ProducerDiscarded
+from quiesce.postgres import OutboxLog, enqueue
 from quiesce.relay import Relay
 from quiesce.testing.contracts.publisher import event, within
 from quiesce.testing.manual_stop import ManualStop
@@ -57,3 +59,46 @@ async def test_O11_a_stop_with_a_slow_broker_leaves_no_unanswered_event(
     arrived = Counter(record.event_id for record in await asyncio.to_thread(records, cluster.bootstrap, topic))
     assert set(arrived.values()) == {1}
     assert len(arrived) - 1 == sum(not row.waiting for row in table.rows)
+
+
+async def test_O20_a_broker_that_takes_its_time_leaves_the_applications_pool_alone(
+    cluster: MockCluster, database: str
+) -> None:
+    topic = cluster.create_topic("t")
+    publisher = await KafkaPublisher(cluster.bootstrap).open()
+    await publisher.publish([event(topic)])
+    async with asyncpg.create_pool(database, min_size=2, max_size=2) as pool:
+
+        async def one_more(number: int) -> None:
+            async with pool.acquire(timeout=5.0) as connection, connection.transaction():
+                await enqueue(connection, OutboxEvent(topic, f"k{number}", "Happened", b"{}"))
+
+        # As long a way to the broker and back as a test may take.
+        cluster.set_round_trip(5.0)
+        store = await OutboxLog(database, claims=3).open()
+        relay = Relay(store, publisher, batch=20, max_claims=3)
+        stop = ManualStop("relay")
+        running = asyncio.ensure_future(relay.run(stop))
+        await asyncio.gather(*map(one_more, range(20)))
+        async with asyncio.timeout(5.0):
+            while not relay.progress.in_flight:
+                await asyncio.sleep(0.005)
+            # A hundred transactions through two connections, while the relay waits for its answer.
+            await asyncio.gather(*map(one_more, range(100)))
+            assert relay.progress.in_flight
+            async with pool.acquire() as connection:
+                sessions = await connection.fetchval(
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND backend_type = 'client backend'"
+                )
+        # Its own: one for the lanes, and up to three more.
+        assert 1 <= sessions - pool.get_size() <= 4
+        cluster.set_round_trip(0)
+        async with asyncio.timeout(20.0):
+            async with pool.acquire() as connection:
+                while await connection.fetchval("SELECT sum(dispatched) FROM outbox_lane") < 120:
+                    await asyncio.sleep(0.02)
+            stop.now(within=5.0)
+            await running
+    await store.close(within(2))
+    await publisher.close(within(2))

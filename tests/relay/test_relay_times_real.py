@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from test_relay_log import MakeTopic, relay_over, running, until
+from relays_on_kafka import MakeTopic, relay_over, running, until
 
 from quiesce.outbox import OutboxEvent
 from quiesce.outbox.events import ClaimSettled, LanesTakenOver

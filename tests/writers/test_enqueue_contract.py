@@ -6,12 +6,17 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import asyncpg
+import psycopg_pool
 import pytest
+import sqlalchemy as sa
 from doors import NAMES, Door, opened
 
+from quiesce import psycopg as of_psycopg
+from quiesce import sqlalchemy as of_sqlalchemy
 from quiesce.errors import EnqueueError, EventTooLarge, PayloadNotSerialisable, SchemaMissing
 from quiesce.outbox import OutboxEvent
 from quiesce.postgres import connect
+from quiesce.postgres import enqueue as enqueue_asyncpg
 from quiesce.postgres.driver import Connection
 from quiesce.testing.postgres_address import PostgresAddress
 
@@ -165,6 +170,17 @@ async def test_outside_a_transaction_it_is_refused(name: str, database: str, loo
             with pytest.raises(EnqueueError, match="open transaction"):
                 await attempt
     assert await kept(look) == []
+
+
+async def test_a_pool_or_an_engine_is_told_what_to_take() -> None:
+    with pytest.raises(EnqueueError, match=r"got Pool, takes a connection of asyncpg: write `async with pool.acquire"):
+        await enqueue_asyncpg(asyncpg.create_pool("postgresql://nobody@localhost:1/none"), event())  # type: ignore[arg-type]
+    pool = psycopg_pool.ConnectionPool("postgresql://nobody@localhost:1/none", open=False)
+    with pytest.raises(EnqueueError, match="got ConnectionPool, takes a connection of psycopg"):
+        of_psycopg.enqueue(pool, event())  # type: ignore[call-overload]
+    engine = sa.create_engine("postgresql+psycopg://nobody@localhost:1/none")
+    with pytest.raises(EnqueueError, match="got Engine, takes a session or a connection of SQLAlchemy"):
+        of_sqlalchemy.enqueue(engine, event())  # type: ignore[call-overload]
 
 
 async def test_the_same_event_twice_is_the_librarys_own_error(door: Door, look: Connection) -> None:

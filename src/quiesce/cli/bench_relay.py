@@ -171,7 +171,9 @@ def run(arguments: argparse.Namespace) -> int:
         for line in result.lines():
             print(line, flush=True)
         if arguments.write is not None:
-            written |= {"plan": how, "machine": machine}
+            # A part that is measured apart says so itself.
+            if arguments.only is None or "plan" not in written:
+                written |= {"plan": how, "machine": machine}
             write_figures(arguments.write, assembled([result], written, beside=beside))
     whole = {"stores": {}, "latency_ms": None, "peers": {}, "plan": how, "machine": machine}
     whole = assembled(results, whole, beside=beside)

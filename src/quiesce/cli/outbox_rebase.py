@@ -54,6 +54,7 @@ async def _rebase(arguments: argparse.Namespace) -> int:
                 "why": found.replaced.why,
                 "unread": found.unread,
                 "parked": found.parked,
+                "behind_dead": found.behind_dead,
                 "foreign": found.foreign,
                 "system_identifier": found.replaced.now.system_identifier,
                 "timeline": found.replaced.now.timeline,
@@ -80,6 +81,9 @@ def _print(found: "Rebased", choice: "Choice | None", dry_run: bool) -> None:
     events = f"{found.unread:,} events that were not read, {found.parked:,} that were set aside to be retried"
     if choice != "skip-to-now":
         print(f"{'--resend-all-unknown would send' if dry_run else 'will be sent'}: {events}")
+        if found.behind_dead:
+            held = "waits behind a dead letter" if found.behind_dead == 1 else "wait behind dead letters"
+            print(f"{found.behind_dead:,} of these {held} of their key, and until that is redriven or discarded")
     if choice != "resend-all-unknown":
         print(f"{'--skip-to-now would never send' if dry_run else 'will never be sent'}: {events}")
     if found.foreign:

@@ -13,11 +13,9 @@ from confluent_kafka.admin._config import ConfigResource
 
 from quiesce.kafka.blocking import in_thread
 from quiesce.kafka.settings import admin_settings, given_settings, refused_settings
+from quiesce.kafka.topic_state import RECORD_ROOM
 from quiesce.outbox.checks import Check, Verdict, worst
 from quiesce.outbox.event import MAX_EVENT_BYTES
-
-_ROOM = 512
-"""Bytes that a record may take beside key, value and headers, generously."""
 
 _Fault = tuple[Verdict, str, str]
 
@@ -136,13 +134,13 @@ def _judged(
         faults.append(
             ("bad", "unclean.leader.election.enable is on: an acked event may be lost at a failover", "Turn it off")
         )
-    if 0 < limit < max_event_bytes + _ROOM:
+    if 0 < limit < max_event_bytes + RECORD_ROOM:
         faults.append(
             (
                 "bad",
                 f"max.message.bytes is {limit:,}: events up to max_event_bytes {max_event_bytes:,} are enqueued, and "
                 "become dead letters above it",
-                f"Raise it to {max_event_bytes + _ROOM:,}, or enqueue with a smaller max_event_bytes",
+                f"Raise it to {max_event_bytes + RECORD_ROOM:,}, or enqueue with a smaller max_event_bytes",
             )
         )
     about = f"{topic.partitions} partitions, {topic.replicas} replicas"

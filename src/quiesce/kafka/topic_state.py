@@ -4,9 +4,13 @@ import logging
 from dataclasses import dataclass, field
 
 from quiesce.kafka.topic_answers import Answer
+from quiesce.outbox.event import MAX_EVENT_BYTES
 from quiesce.outbox.outcome import Dead, Outcome, Retry
 
 _LOG = logging.getLogger("quiesce.kafka")
+
+RECORD_ROOM = 512
+"""Bytes that a record may take beside key, value and headers, generously."""
 
 
 @dataclass(slots=True)
@@ -27,7 +31,8 @@ class TopicState:
     told: str = ""
 
     def learn(self, topic: str, answer: Answer) -> None:
-        """What the brokers say now. Another number of partitions moves keys, which nobody can mend behind it."""
+        """What the brokers say now. Another number of partitions moves keys, which nobody can mend behind it. A topic
+        that takes less than writers may enqueue is told of before an event has died of it."""
         before, now = self.answer.partitions, answer.partitions
         if before and now and now != before:
             _LOG.error(
@@ -36,6 +41,17 @@ class TopicState:
                 topic,
                 now,
                 before,
+            )
+        limit, enough = answer.limit, MAX_EVENT_BYTES + RECORD_ROOM
+        if limit is not None and limit < enough and limit != self.answer.limit:
+            _LOG.warning(
+                "topic %r takes messages of up to %s bytes (max.message.bytes), and writers may enqueue events of %s: "
+                "what is larger than the topic takes becomes a dead letter. Raise it to %s, or enqueue with a smaller "
+                "max_event_bytes",
+                topic,
+                f"{limit:,}",
+                f"{MAX_EVENT_BYTES:,}",
+                f"{enough:,}",
             )
         self.answer = answer
 

@@ -12,6 +12,11 @@ MISSING_STATES = frozenset({"42P01", "42703"})
 """SQLSTATEs of a table and of a column that is not there."""
 
 
+def no_connection(given: object, takes: str) -> EnqueueError:
+    """The error for what is no connection: a pool, an engine, one of another library. `takes` says what would be."""
+    return EnqueueError(f"enqueue: got {type(given).__name__}, takes {takes}")
+
+
 def no_transaction(advice: str) -> EnqueueError:
     """The error for a connection on which the event would be committed at once. `advice` says what to write."""
     return EnqueueError(

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from quiesce.outbox import MAX_EVENT_BYTES, OutboxEvent, batch_statement, statement
-from quiesce.outbox.refusals import no_transaction, schema_missing
+from quiesce.outbox.refusals import no_connection, no_transaction, schema_missing
 from quiesce.postgres.driver import AnyConnection
 
 
@@ -40,6 +40,10 @@ async def enqueue_many(
 
 
 async def _insert(connection: AnyConnection, sql: str, values: Sequence[Any], *, nothing: bool = False) -> None:
+    # Told by what it can do: a pool hands out a stand-in for the connection.
+    if not hasattr(connection, "is_in_transaction"):
+        takes = "a connection of asyncpg: write `async with pool.acquire() as connection, connection.transaction():`"
+        raise no_connection(connection, takes)
     if not connection.is_in_transaction():
         raise no_transaction("Write `async with connection.transaction():` around both")
     if nothing:

@@ -107,9 +107,11 @@ class LogConnections:
                 if not self.pooled and not await _settings_hold(connection):
                     connection.terminate()
                     return await self._take_pooled()
-                async with connection.transaction(isolation="read_committed"):
-                    await schema.require(connection)
-                    difference = await replaced(connection)
+                # No block: at its end it would say ROLLBACK, and wait for ever for a server that is silent.
+                await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                await schema.require(connection)
+                difference = await replaced(connection)
+                await connection.execute("COMMIT")
             usable = not difference.why
         except CONNECTION_LOST as error:
             raise Unavailable(f"{self._name}: the database went away: {str(error) or _LETS_IN}") from error

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 from uuid import UUID
 
@@ -12,6 +13,8 @@ from quiesce.outbox.outcome import Dead, Dispatched, Outcome, Retry
 from quiesce.postgres.log_parked import GIVEN_BACK, HELD, Parked, ParkedKeys, Policy
 
 _LONGEST_WAIT = 365 * 24 * 3600.0
+
+_position = attrgetter("position")
 
 
 class Holder(Protocol):
@@ -64,6 +67,8 @@ class LaneLog:
     chain: list[Part] = field(default_factory=list)
     in_hand: int = 0
     """Events set aside that claims have in hand."""
+    writes: int = 0
+    """Under way: what is to be recorded has left the chain, and must not be read again."""
     withheld: Counter[str] = field(default_factory=Counter)
     lost: str = ""
     """Why nothing can be recorded in it any more."""
@@ -76,7 +81,7 @@ class LaneLog:
 
     @property
     def busy(self) -> bool:
-        return bool(self.chain) or self.in_hand > 0
+        return bool(self.chain) or self.in_hand > 0 or self.writes > 0
 
     @property
     def blocked(self) -> bool:
@@ -244,7 +249,3 @@ class LaneLog:
 def wait_of(retry: Retry) -> float:
     """Seconds, within reason."""
     return min(retry.wait, _LONGEST_WAIT) if retry.wait > 0 else 0.0
-
-
-def _position(event: ClaimedEvent) -> int:
-    return event.position

@@ -17,7 +17,8 @@ length of a large value is known without fetching it; for headers see `claim_lim
 
 **Settle.** One statement, and so one transaction and one exchange with the server: it moves the cursors of all lanes
 for which the epoch is still ours, and parks, changes and deletes the events set aside in these lanes and no others.
-All values are absolute, so that it may be sent again when nobody knows whether it was carried out. A cursor ahead of
+All values are absolute, so that it may be sent again when nobody knows whether it was carried out. One that was taken
+for lost and is carried out behind later ones moves nothing back: `last` and `dispatched` never sink. A cursor ahead of
 the server's own transaction numbers is refused: a server that forgot some would give them out once more.
 
 **Versions.** Each settle leaves a former version of the row behind. While some forgotten transaction holds xmin these
@@ -135,6 +136,7 @@ WITH moved AS (
     ) AS given (lane, epoch, seen, last, until, at, dispatched, sample, version, step)
     WHERE lane.lane = given.lane AND lane.version BETWEEN given.version AND given.version + given.step
         AND lane.epoch = given.epoch AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
+        AND lane.last <= given.last AND lane.dispatched <= given.dispatched
     RETURNING lane.lane, CASE WHEN given.sample IS NOT NULL THEN (
         SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8 FROM outbox_event AS event
         WHERE event.lane = given.lane AND event.position = given.sample

@@ -95,10 +95,12 @@ class LogTending:
         await lanes.tend()
         self._suspect.update(await self._owned.adopt())
         if now >= self._look_at:
-            await self._look(now)
+            await self._look()
 
-    async def _look(self, now: float) -> None:
+    async def _look(self) -> None:
         async with self._writer.turn:
+            # Not before: the wait for a write that hangs is no reason to look less often.
+            now = time.monotonic()
             rows = await self._connections.fetch(sql.PAUSED)
             await self._owned.look()
         # Where much is set aside a look takes a while, and must not be most of what is done.

@@ -117,10 +117,11 @@ class LogWriter:
         self._waiting = [one for one in self._waiting if one not in ready]
         ready.sort(key=lambda one: one.claim.number)
         now = time.monotonic()
-        logs: dict[int, LaneLog] = {}
+        logs = {id(log): log for one in ready for log in one.claim.logs.values() if not log.lost}
+        for log in logs.values():
+            log.writes += 1
         try:
             for one in ready:
-                logs.update((id(log), log) for log in one.claim.logs.values() if not log.lost)
                 one.claim.plan(now)
             moved = await self._recorder.record(logs.values(), now, _oldest(ready))
         except Exception as error:  # noqa: BLE001 - told to everybody who waits for it
@@ -131,6 +132,9 @@ class LogWriter:
             self._lose(logs.values(), "it was cut off while it was recorded")
             self._fail(ready, Unavailable(f"{self._name}: cut off; whether the claim was recorded is unknown"))
             raise
+        finally:
+            for log in logs.values():
+                log.writes -= 1
         refused = [log for log in logs.values() if log.lane not in moved]
         if refused:
             self._lose(refused, "another relay has taken it over")

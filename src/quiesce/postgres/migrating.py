@@ -48,7 +48,8 @@ async def apply(connection: AnyConnection, tables: Tables, lock_timeout: float) 
 
     Does nothing where they are that far, or further: a newer package's tables are left alone. All of it is one
     transaction (the caller's, if one is open). Another process that does the same is waited for, and so is whoever uses
-    the tables, at most `lock_timeout` seconds: in pieces of 2, since others queue up behind who waits.
+    the tables, at most `lock_timeout` seconds: in pieces of 2, since others queue up behind who waits. A deadlock with
+    them is tried again.
 
     Raises:
         Unavailable: another process, or a statement on the tables, held a lock for longer.
@@ -60,7 +61,7 @@ async def apply(connection: AnyConnection, tables: Tables, lock_timeout: float) 
         try:
             with _refusals_told(tables):
                 return await _apply(connection, tables, wait)
-        except asyncpg.LockNotAvailableError as error:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if time.monotonic() + _PAUSE > until:
                 raise Unavailable(f"the tables were locked by somebody else for {lock_timeout:g} s") from error
         await asyncio.sleep(_PAUSE)

@@ -141,11 +141,11 @@ class OutboxLog:
         connection = await self._connections.take()
         usable: Connection | None = None
         try:
-            async with (
-                asyncio.timeout(self._statement_timeout),
-                connection.transaction(isolation="read_committed"),
-            ):
+            async with asyncio.timeout(self._statement_timeout):
+                # No block: see `LogConnections.take`.
+                await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
                 await take_table(connection, "log", self.name)
+                await connection.execute("COMMIT")
             usable = connection
         except CONNECTION_LOST as error:
             raise Unavailable(f"{self.name}: the database went away: {error}") from error

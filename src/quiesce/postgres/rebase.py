@@ -38,7 +38,9 @@ class Rebased:
     unread: int
     """Not read by the recorded cursors. Sent, or skipped."""
     parked: int
-    """Set aside to be retried, or held behind such. Sent, or skipped."""
+    """Set aside to be retried, or held behind others of their key. Sent, or skipped."""
+    behind_dead: int
+    """Those of them that are held behind dead letters alone: not sent before these are redriven or discarded."""
     foreign: int
     """Rows with the number of a transaction that is not of this server's past."""
 
@@ -52,9 +54,19 @@ WHERE NOT (e.position <= l.last AND pg_visible_in_snapshot(e.xid, l.seen))
     AND (l.until IS NULL OR NOT (e.position <= l.at AND pg_visible_in_snapshot(e.xid, l.until)))
     AND NOT EXISTS (SELECT FROM outbox_parked AS p WHERE p.event_id = e.id)
 """
+_BEFORE = """
+EXISTS (
+            SELECT FROM outbox_parked AS o
+            WHERE (o.lane, o.key, o.state) = (p.lane, p.key, '{}') AND o.position < p.position
+        )
+""".strip()
 _COUNT = f"""
 SELECT (SELECT count(*) {_UNREAD}) AS unread,
     (SELECT count(*) FROM outbox_parked WHERE state <> 'dead') AS parked,
+    (
+        SELECT count(*) FROM outbox_parked AS p
+        WHERE state = 'held' AND {_BEFORE.format("dead")} AND NOT {_BEFORE.format("retry")}
+    ) AS behind_dead,
     (SELECT count(*) FROM outbox_event WHERE NOT pg_visible_in_snapshot(xid, (SELECT pg_current_snapshot()))) AS foreign
 """  # noqa: S608 - a piece of our own
 _KEEP_LATE = f"""
@@ -123,6 +135,7 @@ async def rebase(connection: AnyConnection, choice: Choice, *, said_by: str, any
             "why": found.replaced.why,
             "unread": found.unread,
             "parked": found.parked,
+            "behind_dead": found.behind_dead,
             "foreign": found.foreign,
         }
         await audit.record(connection, "rebase", said_by, detail, found.unread + found.parked)
@@ -146,4 +159,4 @@ async def _counted(connection: AnyConnection) -> Rebased:
         raise SettingsError("rebase: this server is a standby. Takes the primary")
     row = await connection.fetchrow(_COUNT)
     assert row is not None, "aggregates always have a row"
-    return Rebased(difference, row["unread"], row["parked"], row["foreign"])
+    return Rebased(difference, row["unread"], row["parked"], row["behind_dead"], row["foreign"])

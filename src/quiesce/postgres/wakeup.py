@@ -101,10 +101,12 @@ class OutboxWaker:
                 await self._say()
                 failures = 0
                 await asyncio.sleep(_APART)
-            except (Unavailable, *CONNECTION_LOST) as error:
+            except Exception as error:  # noqa: BLE001 - a hint: whatever it is, as long as it lasts nobody is woken
                 failures += 1
                 wait = _AGAIN.wait(failures)
-                logger.info("%s: relays are not woken for %.1f s: %s", self.name, wait, error)
+                expected = isinstance(error, (Unavailable, *CONNECTION_LOST))
+                level = logging.INFO if expected else logging.WARNING
+                logger.log(level, "%s: relays are not woken for %.1f s: %s", self.name, wait, error)
                 await asyncio.sleep(wait)
 
     async def _say(self) -> None:

@@ -8,7 +8,7 @@ from psycopg import AsyncConnection, AsyncRawCursor, Connection, RawCursor, erro
 from psycopg.pq import TransactionStatus
 
 from quiesce.outbox import MAX_EVENT_BYTES, OutboxEvent, batch_statement, statement
-from quiesce.outbox.refusals import no_transaction, schema_missing
+from quiesce.outbox.refusals import no_connection, no_transaction, schema_missing
 
 _MISSING = (errors.UndefinedTable, errors.UndefinedColumn)
 
@@ -111,5 +111,7 @@ async def _insert_async(
 
 
 def _require_transaction(connection: Connection[Any] | AsyncConnection[Any], word: str) -> None:
+    if not isinstance(connection, Connection | AsyncConnection):
+        raise no_connection(connection, "a connection of psycopg: write `with pool.connection() as connection:`")
     if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
         raise no_transaction(f"This one is in autocommit: write `{word} connection.transaction():` around both")

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from quiesce.outbox import MAX_EVENT_BYTES, OutboxEvent, batch_statement, statement
-from quiesce.outbox.refusals import MISSING_STATES, no_transaction, schema_missing
+from quiesce.outbox.refusals import MISSING_STATES, no_connection, no_transaction, schema_missing
 from quiesce.outbox.statement import INSERT, INSERT_MANY
 from quiesce.sqlalchemy.placeholders import named
 
@@ -103,8 +103,12 @@ def _insert(where: Sync, sql: TextClause, values: Sequence[Any], *, nothing: boo
     if isinstance(where, Session):
         where.flush()
         connection = where.connection()
-    else:
+    elif isinstance(where, Connection):
         connection = where
+    else:
+        raise no_connection(
+            where, "a session or a connection of SQLAlchemy: write `with engine.begin() as connection:`"
+        )
     if commits_by_itself(connection):
         raise no_transaction("This one is in AUTOCOMMIT: take one that is not, and write `begin()` around both")
     if nothing:
