@@ -38,8 +38,9 @@ def tables(figures: dict[str, Any]) -> str:
 
 def heading(figures: dict[str, Any]) -> Iterator[str]:
     plan, machine = figures["plan"], figures["machine"]
-    yield f"{machine['servers']}, relay and load on the same {machine['cores']} cores. Events of {plan['payload']} bytes,"
-    yield f"{plan['keys']:,} keys, six partitions, at most {plan['pages']} pages of {plan['page']:,} in flight."
+    yield f"{machine['servers']}, relay and load on the same {machine['cores']} cores. Events of"
+    yield f"{plan['payload']} bytes, {plan['keys']:,} keys, six partitions, at most {plan['pages']} pages of"
+    yield f"{plan['page']:,} in flight."
     yield "The last column: cores that others took meanwhile; bold where that was so much that the figure is worse than"
     yield "the machine's."
 
