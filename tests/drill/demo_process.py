@@ -16,6 +16,10 @@ from quiesce.testing.process_guard import children_of
 BOUND = 55.0
 
 
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class DemoProcess:
     """Runs the demo with a temporary directory of its own, and knows every process it ever started."""
 
@@ -37,6 +41,8 @@ class DemoProcess:
                 stderr=errors,
                 env={**clean, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", **environment},
                 start_new_session=True,
+                # Whoever runs the tests in the background has SIGINT ignored, and so would the demo.
+                preexec_fn=_take_interrupts,
             )
         self.pids: set[int] = set()
 
