@@ -12,10 +12,11 @@ import former_log as former
 import pytest
 from operations_table import belongs_to
 from outbox_table import event, write
+from versions_together import Together
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox import schema_steps
-from quiesce.outbox.outcome import DISPATCHED, Outcome, Retry
+from quiesce.outbox.outcome import DISPATCHED
 from quiesce.postgres import OutboxLog, connect, log_statements, schema, server_identity
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.lane_records import LaneRecords
@@ -156,48 +157,20 @@ async def test_both_versions_share_the_lanes_without_doubles_and_in_order(old: s
     # The former one first, as in a rolling update; then each has its share.
     stores = [await FormerLog(old, claims=2).open(), await OutboxLog(old, claims=2).open()]
     written = [event(f"key {n % 40}") for n in range(400)]
-    published: list[UUID] = []
-    of: dict[str, int] = {}
-    done = asyncio.Event()
-
-    async def relay(store: OutboxLog, random: Random) -> None:
-        while not done.is_set():
-            claim = await store.claim(random.choice([1, 5, 20]))
-            if not claim.events:
-                await asyncio.sleep(0.002)
-                continue
-            kind = type(store).__name__
-            of[kind] = of.get(kind, 0) + len(claim.events)
-            outcomes: dict[UUID, Outcome] = {}
-            held: set[str] = set()
-            for one in claim.events:
-                if one.aggregate_id in held:
-                    continue
-                if random.random() < 0.05:
-                    held.add(one.aggregate_id)
-                    outcomes[one.id] = Retry("no leader", 0.0)
-                else:
-                    outcomes[one.id] = DISPATCHED
-                    published.append(one.id)
-            await claim.settle(outcomes)
+    together = Together()
 
     async def writer() -> None:
         for begin in range(0, len(written), 10):
             await write(db, *written[begin : begin + 10])
-        while len(published) < len(written):
+        while len(together.published) < len(written):
             await asyncio.sleep(0.005)
-        done.set()
+        together.done.set()
 
     async with asyncio.timeout(2 * BOUND), asyncio.TaskGroup() as running:
         for number, store in enumerate(stores):
-            running.create_task(relay(store, Random(f"{seed} {number}")))
+            running.create_task(together.relay(store, Random(f"{seed} {number}")))
         running.create_task(writer())
-    assert len(published) == len(set(published)), "published twice"
-    assert set(published) == {one.id for one in written}, "lost"
-    assert set(of) == {"FormerLog", "OutboxLog"}, of
-    for key in {one.aggregate_id for one in written}:
-        expected = [one.id for one in written if one.aggregate_id == key]
-        wanted = set(expected)
-        assert [one for one in published if one in wanted] == expected, f"{key} is out of order"
+    together.check(written)
+    assert set(together.of) == {"FormerLog", "OutboxLog"}, together.of
     await close(*stores)
     assert (await rows_of_lanes(db))[0] == 16

@@ -11,6 +11,7 @@ from uuid import UUID
 import former_version as former
 import pytest
 from outbox_table import event, write
+from versions_together import Together
 
 from quiesce.errors import SchemaMissing, SettingsError
 from quiesce.lifecycle.deadline import Deadline
@@ -198,31 +199,7 @@ async def test_both_versions_share_the_table_without_doubles_and_in_order(old: s
     makers: list[Callable[..., OutboxRows]] = [FormerRows, OutboxRows, FormerRows, OutboxRows]
     stores = [await make(old, claims=2).open() for make in makers]
     written = [event(f"key {n % 7}") for n in range(300)]
-    published: list[UUID] = []
-    of: dict[str, int] = {}
-    done = asyncio.Event()
-
-    async def relay(store: OutboxRows, random: Random) -> None:
-        while not done.is_set():
-            claim = await store.claim(random.choice([1, 5, 20]))
-            if not claim.events:
-                await asyncio.sleep(0.002)
-                continue
-            kind = type(store).__name__
-            of[kind] = of.get(kind, 0) + len(claim.events)
-            outcomes: dict[UUID, Outcome] = {}
-            held: set[str] = set()
-            for one in claim.events:
-                if one.aggregate_id in held:
-                    continue
-                if random.random() < 0.05:
-                    held.add(one.aggregate_id)
-                    outcomes[one.id] = Retry("no leader", 0.0)
-                else:
-                    outcomes[one.id] = DISPATCHED
-                    published.append(one.id)
-            await asyncio.sleep(random.choice([0, 0.001]))
-            await claim.settle(outcomes)
+    together = Together()
 
     async def writer() -> None:
         for begin in range(0, len(written), 10):
@@ -232,19 +209,14 @@ async def test_both_versions_share_the_table_without_doubles_and_in_order(old: s
         while await db.fetchval(waiting):
             assert time.monotonic() < end, "not all was published"
             await asyncio.sleep(0.005)
-        done.set()
+        together.done.set()
 
     async with asyncio.timeout(40), asyncio.TaskGroup() as running:
         for number, store in enumerate(stores):
-            running.create_task(relay(store, Random(f"{seed} {number}")))
+            running.create_task(together.relay(store, Random(f"{seed} {number}")))
         running.create_task(writer())
-    assert len(published) == len(set(published)), "published twice"
-    assert set(published) == {one.id for one in written}, "lost"
-    assert min(of.values()) > 20, of
-    for key in {one.aggregate_id for one in written}:
-        expected = [one.id for one in written if one.aggregate_id == key]
-        wanted = set(expected)
-        assert [one for one in published if one in wanted] == expected, f"{key} is out of order"
+    together.check(written)
+    assert min(together.of.values()) > 20, together.of
     for store in stores:
         await store.close(Deadline.never())
 

@@ -133,7 +133,8 @@ async def test_o21_writers_go_on_while_somebody_holds_the_lock_that_notify_takes
             assert not waiting.done()
         holder.terminate()
         one_that_notifies.terminate()
-        await asyncio.gather(holding, waiting, return_exceptions=True)
+        async with asyncio.timeout(BOUND):
+            await asyncio.gather(holding, waiting, return_exceptions=True)
 
 
 @pytest.mark.parametrize("how", ["cut", "ended by the server"])

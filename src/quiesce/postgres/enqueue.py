@@ -18,8 +18,8 @@ async def enqueue(connection: AnyConnection, event: OutboxEvent, *, max_event_by
     pool's `acquire()`. For order per aggregate, lock the aggregate (or write its row) before this call.
 
     Raises:
-        EnqueueError: no transaction is open, or the event is one that could never be published. Nothing was
-            sent to the database, so an open transaction goes on as it was.
+        EnqueueError: it was given a pool, no transaction is open, or the event is one that could never be published.
+            Nothing was sent to the database, so an open transaction goes on as it was.
         SchemaMissing: the table is not there. The message names the command that creates it.
         asyncpg.PostgresError: whatever else the database says, such as a unique violation for an id that
             was enqueued before.
