@@ -13,7 +13,6 @@ from quiesce.bench.cores import Cores, Shares, memory
 from quiesce.bench.figures import Figure
 from quiesce.bench.relay_gauge import Gauge
 from quiesce.bench.relay_handover import Handover, handover_result
-from quiesce.bench.relay_horizon import Window, compared, windows
 from quiesce.bench.relay_job import Job
 from quiesce.bench.relay_latency import Latency, Ways
 from quiesce.bench.relay_load import Timings
@@ -24,6 +23,7 @@ from quiesce.bench.relay_peers import measure_peer
 from quiesce.bench.relay_plan import PARTS, Plan, chosen_parts
 from quiesce.bench.relay_rates import PEERS, NotMeasured, Peer, PeerFigure, Rates, chosen, rates
 from quiesce.bench.relay_run import told_of
+from quiesce.bench.relay_windows import beginning, drift, windows
 from quiesce.bench.results import Result, assembled, kept_everywhere, read_figures, write_figures
 from quiesce.cli.bench_relay import plan_of
 from quiesce.cli.flags import read_environment
@@ -190,8 +190,10 @@ def test_windows_hold_what_came_in_them_and_the_ways_of_what_was_committed_in_th
 
 
 def test_the_end_is_compared_with_the_beginning() -> None:
-    steady = [Window(100.0, 1.0, 2.0)] * 4 + [Window(80.0, 1.0, 3.0)]
-    assert compared(steady) == (0.8, 1.5)
+    assert drift([2.0, 9.0, 9.0, 9.0, 3.0]) == 1.5
+    tens = [1.0, 3.0, *[9.0] * 6, 4.0, 6.0]
+    assert (beginning(tens), drift(tens)) == (2.0, 2.5), "medians of a fifth each"
+    assert drift([0.0, 5.0]) > 1.1, "out of nothing comes no division by it"
 
 
 def test_memory_is_flat_if_its_last_quarter_is_like_its_second() -> None:

@@ -50,6 +50,7 @@ class Effort:
         handovers: how often a relay goes by each signal, and is started cold.
         warm_up: events that are moved before anything counts, so that no side pays for a cold broker; 0 for none.
         segments: of load with wake-ups, and as many without.
+        horizon_rate, beside_rate: events a second with a held horizon, and at the same time on a database without.
         window: the load with a held horizon is looked at in windows of this length.
     """
 
@@ -69,6 +70,7 @@ class Effort:
     segment_rate: float = 1_000.0
     horizon_seconds: float = 600.0
     horizon_rate: float = 2_000.0
+    beside_rate: float = 200.0
     window: float = 30.0
     memory_events: int = 5_000_000
     pages: Sequence[int] = (50, 100, 200, 500, 1_000, 2_000, 5_000)
@@ -100,6 +102,7 @@ QUICK = Effort(
     segment_rate=200.0,
     horizon_seconds=3.0,
     horizon_rate=400.0,
+    beside_rate=200.0,
     window=1.0,
     memory_events=20_000,
     pages=(100, 1_000),

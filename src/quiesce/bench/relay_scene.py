@@ -48,6 +48,17 @@ class Scene:
         self._empty.append(tables)
         return tables.empty()
 
+    @contextlib.contextmanager
+    def another_topic(self) -> Iterator[str]:
+        """A topic for what shall not be read with the rest, for as long as the block runs."""
+        broker, topic = KafkaAddress(self.servers.bootstrap), f"{self.topic}-beside"
+        broker.create_topic(topic, PARTITIONS)
+        try:
+            yield topic
+        finally:
+            with contextlib.suppress(StartError):
+                broker.delete_topic(topic)
+
     def tables(self) -> Tables:
         return Tables(self.servers.database, self.topic)
 

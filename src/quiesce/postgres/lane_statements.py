@@ -171,8 +171,10 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE outbox_lane AS lane SET epoch = lane.epoch + 1, version = lane.version + 1, owner = $3::text,
     owned_at = statement_timestamp()
-FROM turn WHERE lane.lane = turn.lane AND lane.version = turn.version
+FROM turn WHERE (lane.lane, lane.version) >= (turn.lane, turn.version)
+    AND (lane.lane, lane.version) <= (turn.lane, turn.version)
 RETURNING lane.lane, lane.epoch
 """  # noqa: S608 - a piece of our own
 """Raises the epoch of lanes, if the session with the badge `$1` has locked them on this very server. Rows are locked
-in the order of `$2`. One that somebody wrote meanwhile is locked, and found by the next statement."""
+in the order of `$2`. One that somebody wrote meanwhile is locked, and found by the next statement. For the comparisons
+of rows see *Beliefs* in `log_statements`."""

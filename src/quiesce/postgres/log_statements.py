@@ -24,6 +24,11 @@ the server's own transaction numbers is refused: a server that forgot some would
 **Versions.** Each settle leaves a former version of the row behind. While some forgotten transaction holds xmin these
 cannot be cleaned up, and to find a row by its lane is to walk over all of them. So it is found by the primary key of
 lane and `version`, and a settle now and then raises that by a `step` of one: see `lane_rows`.
+
+**Beliefs.** What VACUUM and ANALYZE find in a table that is written all the time may be one row, or none. A planner who
+believes in one row has no reason to look up entries of an index: it reads the whole, former versions and all, and keeps
+that plan until the next ANALYZE. So nothing here joins a table by equality, which it may begin with either side:
+it is a comparison of rows, which only an index answers, or a subquery with LIMIT, which only the other side can feed.
 """
 
 from collections.abc import Iterable
@@ -121,7 +126,9 @@ SELECT {_AS_ROW}
 FROM (
     SELECT event.lane, {_COLUMNS.strip()}
     FROM unnest($1::text::smallint[], $2::text::bigint[]) AS due (lane, position)
-    JOIN outbox_event AS event ON event.lane = due.lane AND event.position = due.position
+    CROSS JOIN LATERAL (
+        SELECT * FROM outbox_event AS one WHERE one.lane = due.lane AND one.position = due.position LIMIT 1
+    ) AS event
 ) AS due
 """  # noqa: S608 - a piece of our own
 """Events set aside, by lane and position."""
@@ -134,7 +141,8 @@ WITH moved AS (
         $1::text::smallint[], $2::text::bigint[], $3::text::pg_snapshot[], $4::text::bigint[], $5::text::pg_snapshot[],
         $6::text::bigint[], $7::text::bigint[], $8::text::bigint[], $9::text::bigint[], $10::text::bigint[]
     ) AS given (lane, epoch, seen, last, until, at, dispatched, sample, version, step)
-    WHERE lane.lane = given.lane AND lane.version BETWEEN given.version AND given.version + given.step
+    WHERE (lane.lane, lane.version) >= (given.lane, given.version)
+        AND (lane.lane, lane.version) <= (given.lane, given.version + given.step)
         AND lane.epoch = given.epoch AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
         AND lane.last <= given.last AND lane.dispatched <= given.dispatched
     RETURNING lane.lane, CASE WHEN given.sample IS NOT NULL THEN (
@@ -175,7 +183,9 @@ WHERE lane = ANY ($1::text::smallint[]) AND state <> 'dead'
 UNION ALL
 SELECT dead.lane, dead.event_id, dead.position, dead.key, dead.state, dead.reason, dead.attempts, NULL
 FROM outbox_parked AS dead
-JOIN outbox_event AS event ON event.lane = dead.lane AND event.position = dead.position
+CROSS JOIN LATERAL (
+    SELECT topic FROM outbox_event AS one WHERE one.lane = dead.lane AND one.position = dead.position LIMIT 1
+) AS event
 WHERE ($2::boolean OR cardinality($3::text::text[]) > 0)
     AND dead.lane = ANY ($1::text::smallint[]) AND dead.state = 'dead'
     AND ($2::boolean OR event.topic = ANY ($3::text::text[]))
