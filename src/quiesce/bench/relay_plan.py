@@ -46,7 +46,8 @@ class Effort:
         by: seconds since the start of the run at which the rounds of a store, or the turns of a part, have to be over;
             one that would not fit is left out, the first never. Who is not named has no end.
         pair_events: what one or two relays move of the backlog, at most a third of it.
-        latency_seconds: of load for our relay in all, and as many for the loop beside it, in `latency_turns` turns.
+        latency_seconds: of load for our relay in all, and as many for the loop beside it, in `latency_turns` turns;
+            behind `latency_warm_up` seconds of load that do not count, 0 for none.
         handovers: how often a relay goes by each signal, and is started cold.
         warm_up: events that are moved before anything counts, so that no side pays for a cold broker; 0 for none.
         segments: of load with wake-ups, and as many without.
@@ -62,6 +63,7 @@ class Effort:
     pair_turns: int = 2
     latency_seconds: float = 8.0
     latency_turns: int = 2
+    latency_warm_up: float = 3.0
     idle_seconds: float = 4.0
     handovers: int = 1
     handover_seconds: float = 1.5
@@ -84,7 +86,14 @@ SHORT = Effort(by={"log": 110.0, "row": 145.0, "pair": 178.0})
 """What fits into four minutes. The long parts take what they need."""
 
 FULL = Effort(
-    rounds=5, handovers=3, pair_turns=4, latency_seconds=30.0, latency_turns=3, page_rounds=2, rate_seconds=15.0
+    rounds=5,
+    handovers=3,
+    pair_turns=4,
+    latency_seconds=40.0,
+    latency_turns=4,
+    latency_warm_up=15.0,
+    page_rounds=2,
+    rate_seconds=15.0,
 )
 
 QUICK = Effort(
@@ -95,6 +104,7 @@ QUICK = Effort(
     pair_turns=1,
     latency_seconds=1.0,
     latency_turns=1,
+    latency_warm_up=0.0,
     idle_seconds=0.5,
     handover_seconds=0.7,
     segments=2,

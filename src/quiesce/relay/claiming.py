@@ -14,7 +14,7 @@ from quiesce.relay.outages import Outage
 from quiesce.relay.progress import Progress
 from quiesce.relay.settings import RelaySettings
 from quiesce.relay.waits import Waits
-from quiesce.relay.watching import Watching, gather
+from quiesce.relay.watching import LOOKS, Watching, gather
 
 CLAIM_GRACE = 1.0
 """Seconds that a claim being made has to come back in once a stop is requested, but at most a quarter of the
@@ -41,7 +41,7 @@ class Claiming:
         self._progress = progress
         self._database = Outage(settings.name, "database", stop, progress)
         self._pace = Pace(settings.poll_interval)
-        self._watching = Watching(settings.name, store, settings.poll_interval / 2, waits.now, waits.wake)
+        self._watching = Watching(settings.name, store, settings.poll_interval / LOOKS, waits.now, waits.wake)
         # Whether the next claim is made because it was time for one, and not since there was something.
         self._in_turn = True
         self._at_once = store if isinstance(store, ClaimsAtOnce) else None
