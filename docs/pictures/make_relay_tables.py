@@ -159,9 +159,9 @@ SAID = {
     ("wakeup", "ratio"): "99th percentile of commits, of that without",
     ("horizon", "began_at"): "events a second at the beginning",
     ("horizon", "throughput_ratio"): "events a second, of the beginning's",
-    ("horizon", "p99_ratio"): "99th percentile, of the beginning's, without the machine's drift",
-    ("horizon", "held_p99_ratio"): "the same with it",
-    ("horizon", "free_p99_ratio"): "the drift: a relay where nothing is held, at the same time",
+    ("horizon", "p99_ratio"): "99th percentile, of the beginning's",
+    ("horizon", "beside_ratio"): "the same beside a relay where nothing is held",
+    ("horizon", "free_p99_ratio"): "that relay's own",
     ("memory", "peak_mb"): "resident, at most",
     ("memory", "growth"): "last quarter, of the second one",
 }

@@ -143,7 +143,7 @@ def test_a_held_horizon(bench: Bench) -> None:
     assert horizon["windows"] != horizon["beside"], "each relay has a load of its own"
     figures = {key: figure["value"] for key, figure in horizon["figures"].items()}
     # Of three windows the first is the beginning and the last the end, so the one follows from the others.
-    assert figures["p99_ratio"] == pytest.approx(figures["held_p99_ratio"] / figures["free_p99_ratio"], 1e-3)
+    assert figures["beside_ratio"] == pytest.approx(figures["p99_ratio"] / figures["free_p99_ratio"], 1e-3)
 
 
 @pytest.mark.serial

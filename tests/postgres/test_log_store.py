@@ -233,6 +233,24 @@ async def test_O5_later_ones_of_a_key_in_trouble_are_held_and_come_in_order(db: 
     assert await parked(db) == []
 
 
+async def test_a_retry_whose_event_somebody_deleted_is_forgotten_and_told_once(
+    db: Connection, open_log: OpenLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await open_log()
+    await write(db, gone := event("k"))
+    await (await store.claim(10)).settle({gone.id: Retry("no leader", 0.01)})
+    assert [row[1] for row in await parked(db)] == ["retry"]
+    await db.execute("DELETE FROM outbox_event")
+
+    async def forgotten() -> bool:
+        # Claims that find nothing, on a lane that has nothing else to record.
+        assert not (await store.claim(10)).events
+        return not await parked(db)
+
+    await until(forgotten)
+    assert [record.getMessage().count(str(gone.id)) for record in caplog.records] == [1]
+
+
 async def drain_all(store: OutboxLog, written: Sequence[OutboxEvent]) -> list[UUID]:
     seen: list[UUID] = []
 

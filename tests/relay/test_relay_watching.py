@@ -33,7 +33,7 @@ def test_it_claims_when_the_store_says_so_and_seldom_else() -> None:
         assert published == pytest.approx([second + 0.5 for second in range(10, 20)], abs=2 * IDLE_EVERY)
         assert len(store.claims) < 60 / AT_MOST + 30
         # Quick while events come, slow once they have not for a while.
-        assert {every for _, every in store.watched} == {0.0005, IDLE_EVERY}
+        assert {every for _, every in store.watched} == {0.001, IDLE_EVERY}
 
     virtual_time.run(main())
 

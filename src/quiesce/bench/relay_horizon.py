@@ -1,7 +1,9 @@
 """A transaction that somebody forgot holds xmin, so nothing can be cleaned up: does the relay get slower?
 
 A machine that others share gets slower and quicker by more than what is asked within ten minutes. So a second relay
-runs at the same time, on another database of the same server. A held xmin holds for its database only.
+runs at the same time, on another database of the same server: a held xmin holds for its database only. They share
+the cores, so what the first makes the server do is felt by the second, too. Therefore the same is asked of the first
+alone and beside the second.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ LEAST, MOST = 0.9, 1.1
 REACHED = 0.97
 """Of the events a second that are asked for. With fewer the relay is measured behind a backlog."""
 
-_EACH = 10
+_EACH, _EACH_BESIDE = 10, 4
 """Events of a transaction."""
 _TELL = 30.0
 _OPEN_BOUND = 10.0
@@ -37,19 +39,25 @@ _HELD = """
 SELECT coalesce(max(age(backend_xmin)), 0)::int FROM pg_stat_activity
 WHERE datname = current_database() AND application_name = 'bench-forgotten'
 """
+# The server's own limits must not end it. One of them is not known to older servers.
+_FORGOTTEN = """
+SET application_name = 'bench-forgotten'; SET idle_in_transaction_session_timeout = 0;
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'
+"""
 _DEAD = "SELECT coalesce(sum(n_dead_tup), 0)::int FROM pg_stat_user_tables"
 
 
 class _Side:
     """A database with a relay of its own, a load on it, and who reads what comes. A context manager.
 
-    `seconds` of load at `rate` events a second, after `warm_up` seconds that do not count.
+    `seconds` of load at `rate` events a second, so many to `each` transaction, after `warm_up` seconds that do not
+    count.
     """
 
-    def __init__(self, job: Job, rate: float, seconds: float, warm_up: float) -> None:
+    def __init__(self, job: Job, rate: float, each: int, seconds: float, warm_up: float) -> None:
         self._job = job
         self._warm_up = warm_up
-        self.load = Load(job, rate / _EACH, seconds + warm_up, each=_EACH)
+        self.load = Load(job, rate / each, seconds + warm_up, each=each)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -62,6 +70,7 @@ class _Side:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.load.stopped.set()
         self._stack.close()
 
     def end(self) -> None:
@@ -82,12 +91,12 @@ def measure_horizon(scene: Scene, store: str) -> Result:
     with ExitStack() as stack:
         topic = stack.enter_context(scene.another_topic())
         stack.enter_context(_forgotten(dsn))
-        held = stack.enter_context(_Side(scene.job(store, dsn), effort.horizon_rate, seconds, warm_up))
+        held = stack.enter_context(_Side(scene.job(store, dsn), effort.horizon_rate, _EACH, seconds, warm_up))
         job = replace(scene.job(store, beside), topic=topic)
-        free = stack.enter_context(_Side(job, effort.beside_rate, seconds, warm_up))
+        free = stack.enter_context(_Side(job, effort.beside_rate, _EACH_BESIDE, seconds, warm_up))
         cores = scene.servers.cores(relay=held.relay.pid, beside=free.relay.pid)
         written = held.load.in_background(), free.load.in_background()
-        _tell(scene, held.load, seconds + warm_up)
+        _tell(scene, held.load, free.load, seconds + warm_up)
         for ended in written:
             ended()
         used = cores.used()
@@ -104,9 +113,9 @@ def measure_horizon(scene: Scene, store: str) -> Result:
         Figure(
             "throughput_ratio", "events a second, the end beside the beginning", drift(rates), "", LEAST, at_least=True
         ),
-        Figure("p99_ratio", "99 of 100, likewise, without the machine's drift", drift(ratios), "", MOST, or_equal=True),
-        Figure("held_p99_ratio", "the same with it", drift(p99), ""),
-        Figure("free_p99_ratio", "the drift: a relay where nothing is held, at the same time", drift(other), ""),
+        Figure("p99_ratio", "99 of 100 from commit to consumer, likewise", drift(p99), "", MOST, or_equal=True),
+        Figure("beside_ratio", "the same beside a relay where nothing is held", drift(ratios), "", MOST, or_equal=True),
+        Figure("free_p99_ratio", "that relay's own", drift(other), ""),
     )
     facts = {
         "store": store,
@@ -132,16 +141,19 @@ def _told(found: list[Window]) -> list[dict[str, float]]:
     return [{"per_second": round(one.per_second), "p50": round(one.p50, 2), "p99": round(one.p99, 2)} for one in found]
 
 
-def _tell(scene: Scene, load: Load, seconds: float) -> None:
-    """Says how it goes until the writer is done, or should have been."""
+def _tell(scene: Scene, load: Load, other: Load, seconds: float) -> None:
+    """Says how it goes until one of the writers is done, or both should have been."""
     began = time.monotonic()
-    while not load.over.wait(_TELL) and (passed := time.monotonic() - began) < seconds:
+    while not load.over.wait(_TELL) and not other.over.is_set() and (passed := time.monotonic() - began) < seconds:
         scene.say(f"{load.timings.arrivals:,} events came, {seconds - passed:.0f} s left")
 
 
 async def _seen(dsn: str) -> tuple[int, int]:
     async with connect(dsn, name="bench") as connection:
-        return int(await connection.fetchval(_HELD)), int(await connection.fetchval(_DEAD))
+        age = int(await connection.fetchval(_HELD))
+        if not age:
+            raise StartError("nothing held xmin any more at the end: the server has ended the forgotten transaction")
+        return age, int(await connection.fetchval(_DEAD))
 
 
 @contextmanager
@@ -151,7 +163,7 @@ def _forgotten(dsn: str) -> Iterator[None]:
 
     async def hold() -> None:
         async with connect(dsn, name="bench") as connection:
-            await connection.execute("SET application_name = 'bench-forgotten'")
+            await connection.execute(_FORGOTTEN)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 await connection.fetchval("SELECT 1")
                 open_.set()

@@ -96,6 +96,8 @@ class Load:
         self.began = self.ended = 0.0
         self.over = threading.Event()
         """Set when what runs in the background has ended, well or not."""
+        self.stopped = threading.Event()
+        """Whoever sets it has no more transactions begun."""
 
     @property
     def per_second(self) -> float:
@@ -114,6 +116,8 @@ class Load:
     async def _write(self, connection: Connection, first: int, step: int) -> None:
         for transaction in range(first, self._transactions, step):
             await asyncio.sleep(max(0.0, self.began + transaction / self._rate - time.monotonic()))
+            if self.stopped.is_set():
+                return
             numbers = range(transaction * self._each, (transaction + 1) * self._each)
             events = [self.timings.event(self._job.topic, number) for number in numbers]
             opened = connection.transaction()

@@ -47,7 +47,7 @@ class Effort:
             one that would not fit is left out, the first never. Who is not named has no end.
         pair_events: what one or two relays move of the backlog, at most a third of it.
         latency_seconds: of load for our relay in all, and as many for the loop beside it, in `latency_turns` turns;
-            behind `latency_warm_up` seconds of load that do not count, 0 for none.
+            behind `latency_warm_up` seconds of load that do not count, unless other parts have warmed the broker.
         handovers: how often a relay goes by each signal, and is started cold.
         warm_up: events that are moved before anything counts, so that no side pays for a cold broker; 0 for none.
         segments: of load with wake-ups, and as many without.
@@ -92,6 +92,7 @@ FULL = Effort(
     latency_seconds=40.0,
     latency_turns=4,
     latency_warm_up=15.0,
+    idle_seconds=20.0,
     page_rounds=2,
     rate_seconds=15.0,
 )

@@ -76,12 +76,13 @@ class Scene:
         return self._filled[events, store, bare]
 
     def forget(self) -> None:
-        """Drops the templates, and what `empty` made."""
-        for tables in self._filled.values():
-            tables.drop()
+        """Drops the templates, and what `empty` made. What the server does not drop is told, and left to others."""
+        for drop in [*(tables.drop for tables in self._filled.values()), *(one.drop_empty for one in self._empty)]:
+            try:
+                drop()
+            except StartError as error:
+                self.say(f"a database of this bench is left behind: {error}")
         self._filled.clear()
-        for tables in self._empty:
-            tables.drop_empty()
         self._empty.clear()
 
 
@@ -102,7 +103,6 @@ def scene(plan: Plan, say: Say) -> Iterator[Scene]:
             yield made
         finally:
             # They may be servers that go on.
-            with contextlib.suppress(StartError):
-                made.forget()
+            made.forget()
             with contextlib.suppress(StartError):
                 broker.delete_topic(topic)

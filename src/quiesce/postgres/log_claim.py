@@ -37,6 +37,8 @@ class LogClaim:
         """Position and lane of its first dispatched event."""
         self.written_at: float | None = None
         """When the transaction of that event began: monotonic seconds, from the database's clock. None: not asked."""
+        self.withdrawn = False
+        """Whether its lanes have anything to record beside its events."""
         self._events: list[ClaimedEvent] = []
         self._open = True
         self._record = record
@@ -59,6 +61,11 @@ class LogClaim:
     def take_part(self, part: Part) -> None:
         self.parts.append(part)
         self.logs[part.log.lane] = part.log
+
+    def withdraws(self, log: LaneLog) -> None:
+        """Something set aside in that lane is no more."""
+        self.withdrawn = True
+        self.logs[log.lane] = log
 
     def fill(self) -> None:
         """Puts the events in order, once they are all there."""

@@ -56,7 +56,8 @@ class LogIntake:
         What is due has a quarter of a claim, and all of it where nothing is new: with a topic in trouble, retries may
         come due as fast as they are refused.
 
-        Where all that was read had to be passed over, that is recorded, so that it is not read again and again.
+        Where all that was read had to be passed over, that is recorded, so that it is not read again and again; and so
+        is what was set aside and is not in the table any more.
 
         Raises:
             As `LogConnections.fetch`.
@@ -83,7 +84,7 @@ class LogIntake:
         if found == due and due < limit:
             await self._take_due(claim, every, limit - due)
         claim.fill()
-        if not claim.events and passed_over:
+        if not claim.events and (passed_over or claim.withdrawn):
             await claim.record_withheld()
 
     def hand_out(self, claim: LogClaim, early: Pages, limit: int) -> None:
@@ -123,6 +124,8 @@ class LogIntake:
             if event is None:
                 logger.error("%s: event %s was set aside and is not in the table any more", self._name, row.event_id)
                 log.parked.remove(row)
+                # Nobody else tells the table.
+                claim.withdraws(log)
                 continue
             claim.take_parked(log, row, event)
         return len(claim.parked)

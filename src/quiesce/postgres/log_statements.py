@@ -29,6 +29,7 @@ lane and `version`, and a settle now and then raises that by a `step` of one: se
 believes in one row has no reason to look up entries of an index: it reads the whole, former versions and all, and keeps
 that plan until the next ANALYZE. So nothing here joins a table by equality, which it may begin with either side:
 it is a comparison of rows, which only an index answers, or a subquery with LIMIT, which only the other side can feed.
+Nor does it care then which index: an event is looked up by the order that only the primary key has.
 """
 
 from collections.abc import Iterable
@@ -53,6 +54,13 @@ def _element(value: object) -> str:
 _COLUMNS = """
 event.position, event.id, event.aggregate_id, event.topic, event.type, event.payload, event.headers
 """
+
+
+def _first_from(lane: str, position: str) -> str:
+    """A subquery: the first event of a lane from a position on. Both are expressions of SQL."""
+    by_position = f"WHERE one.lane = {lane} AND one.position >= {position} ORDER BY one.position LIMIT 1"
+    return f"(SELECT one.* FROM outbox_event AS one {by_position})"  # noqa: S608 - a piece of our own
+
 
 _AS_ROW = "position, id::text AS id, aggregate_id, topic, type, payload, NULLIF(headers, '{}'::jsonb) AS headers, lane"
 """What `EventRow` takes, and the lane."""
@@ -126,14 +134,13 @@ SELECT {_AS_ROW}
 FROM (
     SELECT event.lane, {_COLUMNS.strip()}
     FROM unnest($1::text::smallint[], $2::text::bigint[]) AS due (lane, position)
-    CROSS JOIN LATERAL (
-        SELECT * FROM outbox_event AS one WHERE one.lane = due.lane AND one.position = due.position LIMIT 1
-    ) AS event
+    CROSS JOIN LATERAL {_first_from("due.lane", "due.position")} AS event
+    WHERE event.position = due.position
 ) AS due
 """  # noqa: S608 - a piece of our own
 """Events set aside, by lane and position."""
 
-SETTLE = """
+SETTLE = f"""
 WITH moved AS (
     UPDATE outbox_lane AS lane SET seen = given.seen, last = given.last, until = given.until, at = given.at,
         dispatched = given.dispatched, moved_at = clock_timestamp(), version = given.version + given.step
@@ -146,8 +153,8 @@ WITH moved AS (
         AND lane.epoch = given.epoch AND pg_snapshot_xmax(given.seen) <= pg_snapshot_xmax(pg_current_snapshot())
         AND lane.last <= given.last AND lane.dispatched <= given.dispatched
     RETURNING lane.lane, CASE WHEN given.sample IS NOT NULL THEN (
-        SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8 FROM outbox_event AS event
-        WHERE event.lane = given.lane AND event.position = given.sample
+        SELECT extract(epoch FROM clock_timestamp() - event.created_at)::float8
+        FROM {_first_from("given.lane", "given.sample")} AS event WHERE event.position = given.sample
     ) END AS age
 ), parked AS (
     INSERT INTO outbox_parked AS parked (event_id, position, lane, key, state, reason, attempts, next_at)
@@ -163,7 +170,7 @@ WITH moved AS (
     DELETE FROM outbox_parked WHERE event_id = ANY ($12::text::uuid[]) AND lane IN (SELECT lane FROM moved)
 )
 SELECT lane, age FROM moved
-"""
+"""  # noqa: S608 - a piece of our own
 """Returns the lanes that are still ours, and how long the event at `sample`, one position or NULL a lane, has been
 there."""
 
@@ -175,7 +182,7 @@ SELECT present.lane, epoch, seen::text, last, until::text, at, dispatched, versi
 FROM unnest($1::text::smallint[]) AS wanted (lane) CROSS JOIN LATERAL {newest("wanted.lane")} AS present
 """  # noqa: S608 - a piece of our own
 
-PARKED = """
+PARKED = f"""
 SELECT lane, event_id, position, key, state, reason, attempts,
     extract(epoch FROM next_at - clock_timestamp())::float8 AS wait
 FROM outbox_parked
@@ -183,14 +190,12 @@ WHERE lane = ANY ($1::text::smallint[]) AND state <> 'dead'
 UNION ALL
 SELECT dead.lane, dead.event_id, dead.position, dead.key, dead.state, dead.reason, dead.attempts, NULL
 FROM outbox_parked AS dead
-CROSS JOIN LATERAL (
-    SELECT topic FROM outbox_event AS one WHERE one.lane = dead.lane AND one.position = dead.position LIMIT 1
-) AS event
-WHERE ($2::boolean OR cardinality($3::text::text[]) > 0)
+CROSS JOIN LATERAL {_first_from("dead.lane", "dead.position")} AS event
+WHERE event.position = dead.position AND ($2::boolean OR cardinality($3::text::text[]) > 0)
     AND dead.lane = ANY ($1::text::smallint[]) AND dead.state = 'dead'
     AND ($2::boolean OR event.topic = ANY ($3::text::text[]))
 ORDER BY lane, position
-"""
+"""  # noqa: S608 - a piece of our own
 """What is set aside and holds its key. `$2`: every dead letter does; `$3`: those of these topics do. Dead letters may
 be many, so nobody looks at them without need."""
 

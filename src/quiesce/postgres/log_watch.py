@@ -33,6 +33,9 @@ _ONE_STATEMENT = 0.25
 _WITH_PARKED = 0.1
 """The same while something is set aside: how late it is seen, at most, that it is due."""
 
+_ROUNDED = 0.0005
+"""Seconds. `pg_sleep` sleeps whole milliseconds, rounded up, and one more where it is asked for whole ones."""
+
 _GRACE = 5.0
 """Seconds that the server may take longer."""
 
@@ -149,7 +152,7 @@ class LogWatch:
                 lanes,
                 seen,
                 seconds,
-                every,
+                max(every - _ROUNDED, 0.0001),
                 pause,
                 _MOST,
                 _MOST_BYTES,

@@ -12,7 +12,7 @@ log = logging.getLogger("quiesce.relay")
 AT_MOST = 1.0
 """Seconds that one watch may take. After it the relay claims all the same."""
 
-LOOKS = 4
+LOOKS = 2
 """Of a store that watches, in one poll interval while events come: half of what lies between two is their latency. They
 cost the relay nothing, and the server far less than a claim."""
 
