@@ -1,7 +1,9 @@
 """Retention deletes what was dispatched and is old enough, and never anything else, whoever writes meanwhile."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -11,7 +13,7 @@ from outbox_table import event, until, write
 
 from quiesce.errors import SettingsError
 from quiesce.outbox.outcome import DISPATCHED, Dead, Retry
-from quiesce.postgres import connect, enqueue, open_pool
+from quiesce.postgres import connect, enqueue, open_pool, retention
 from quiesce.postgres.driver import Connection
 from quiesce.postgres.retention import Pruned, prune
 
@@ -67,6 +69,21 @@ async def test_the_log_store_deletes_what_its_cursors_passed_and_nobody_set_asid
     await read_to_the_end(db)
     assert (await prune(db, 3600)).events == 20 + 3
     assert await left(db) == {retried, held, dead, *fresh}
+
+
+async def test_calls_that_are_cut_short_come_to_every_lane(
+    db: Connection, outbox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await belongs_to(db, "log")
+    await written(db, 200)
+    await read_to_the_end(db)
+    # One piece takes all the time of a call.
+    monkeypatch.setattr(retention, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    for _ in range(2000):
+        assert not (await prune(db, 0, bound=1.5)).finished
+        if not await left(db):
+            return
+    raise AssertionError(f"{len(await left(db))} events were left")
 
 
 async def test_an_outbox_that_nobody_has_opened_yet_keeps_everything(db: Connection) -> None:
