@@ -92,6 +92,7 @@ async def hurries(stop: Stop, s: Service) -> None:
 
 
 async def sleeps_through_the_stop(stop: Stop) -> None:
+    say("sleeping")
     await asyncio.sleep(3600)
 
 
@@ -183,7 +184,6 @@ async def hangs(s: Service) -> None:
     s.loop(never_ends)
     s.loop(pays)
     s.loop(asks_a_thread)
-    say("started")
 
 
 class StuckCloser:
@@ -199,6 +199,7 @@ class StuckCloser:
 
 
 async def never_ends(stop: Stop) -> None:
+    say("never ending")
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.sleep(3600)  # the line that is to be named
     await asyncio.Event().wait()
@@ -219,6 +220,7 @@ async def asks_a_thread(stop: Stop) -> None:
 
 
 def takes(nothing: "queue.Queue[str]") -> None:
+    say("getting")
     nothing.get()
 
 
@@ -256,16 +258,15 @@ async def eats() -> None:
 async def thread_in_get(s: Service) -> None:
     await s.open(thing("pool"), name="pool")
     s.loop(asks_a_thread)
-    say("started")
 
 
 @service("holds-the-gil", budget=SHORT)
 async def holds_the_gil(s: Service) -> None:
     s.loop(calls_c)
-    say("started")
 
 
 async def calls_c(stop: Stop) -> None:
+    say("waiting")
     await stop.wait()
     say("calling C")
     # PyDLL keeps the interpreter lock during the call; CDLL lets go of it.
@@ -280,6 +281,7 @@ async def mute(s: Service) -> None:
 
 
 async def chokes(stop: Stop) -> None:
+    say("waiting")
     await stop.wait()
     while True:
         os.write(2, b"x" * 4096)
@@ -347,7 +349,6 @@ async def keeps_what_it_took(stop: Stop, take: Any) -> None:
 @service("patient", budget=CALM)
 async def patient(s: Service) -> None:
     s.loop(sleeps_through_the_stop)
-    say("started")
 
 
 # S29: spans that an exporter keeps back until it is flushed.

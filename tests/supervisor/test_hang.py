@@ -50,6 +50,7 @@ def test_at_half_at_nine_tenths_and_at_the_end_of_a_bound_it_says_who_hangs_and_
     with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
         client.sendall(b"GET /never?token=hush HTTP/1.1\r\nHost: x\r\n\r\n")
         process.wait_for("request began")
+        process.wait_for("getting")
         process.signal()
         assert process.wait(15) == 70  # the thread in `to_thread` holds the interpreter
     assert "hush" not in process.text()
@@ -75,7 +76,9 @@ def test_at_half_at_nine_tenths_and_at_the_end_of_a_bound_it_says_who_hangs_and_
 
 def test_the_report_names_what_hung_and_where_it_stood_in_the_end(start: Start) -> None:
     process = start("hangs")
-    process.wait_for("readiness: ready")
+    # A worker that has not begun when the stop comes never begins.
+    process.wait_for("never ending")
+    process.wait_for("getting")
     process.signal()
     assert process.wait(15) == 70  # the thread in `to_thread` holds the interpreter
     report = report_of(process)
@@ -119,7 +122,7 @@ def test_c_code_that_blocks_the_loop_is_left_at_the_hard_deadline(
     start: Start, held: dict[str, str], status: int
 ) -> None:
     process = start("holds_the_gil", **held)
-    process.wait_for("started")
+    process.wait_for("waiting")
     process.signal()
     process.wait_for("calling C")
     began = time.monotonic()
@@ -155,7 +158,7 @@ def test_a_reader_of_the_log_that_hangs_does_not_hold_the_hard_deadline() -> Non
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as process:
         try:
             assert process.stderr is not None
-            read_until(process.stderr, b"readiness: ready")
+            read_until(process.stderr, b"waiting")
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
             assert process.wait(8) == 70
@@ -209,7 +212,7 @@ def test_s16_one_that_blocks_the_teardown_is_left_at_the_hard_deadline_with_70(s
 
 def test_s19_a_thread_in_queue_get_is_named_and_the_process_leaves_at_the_hard_deadline(start: Start) -> None:
     process = start("thread_in_get")
-    process.wait_for("started")
+    process.wait_for("getting")
     began = time.monotonic()
     process.signal()
     assert process.wait(6) == 70, process.text()
@@ -257,7 +260,7 @@ def test_s6_who_never_lets_go_is_named_though_its_connection_was_cut(adapter: st
 
 def test_a_second_signal_says_where_each_stood_and_that_no_bound_was_over(start: Start) -> None:
     process = start("patient", QUIESCE_LOG_FORMAT="json")
-    process.wait_for("started")
+    process.wait_for("sleeping")
     process.signal()
     process.wait_for('"event": "part_began", "part": "workers"')
     until = time.monotonic() + 5
