@@ -1,16 +1,17 @@
 """Calls of a few events that may end a little late, so that several are settled together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from uuid import UUID
 
 import pytest
-from mock_cluster import MockCluster
+from confluent_kafka import KafkaError
+from mock_cluster import PRODUCE, MockCluster
 
 from quiesce.kafka import KafkaPublisher, answering
 from quiesce.outbox.answers import all_dispatched, seconds_of
 from quiesce.outbox.event import ClaimedEvent
-from quiesce.outbox.outcome import DISPATCHED, Outcome
+from quiesce.outbox.outcome import DISPATCHED, Outcome, Retry
 from quiesce.testing.contracts.publisher import event, within
 
 BOUND = 15.0
@@ -19,17 +20,23 @@ LONG = 600.0
 
 
 @pytest.fixture
-async def publisher(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaPublisher]:
-    """One that has written to its only partition. What is late is so for good."""
-    monkeypatch.setattr(answering, "_LATE", LONG)
+def cluster() -> Iterator[MockCluster]:
     with MockCluster() as cluster:
         cluster.create_topic("t")
-        publisher = await KafkaPublisher(cluster.bootstrap).open()
-        async with asyncio.timeout(BOUND):
-            await publisher.publish([event("t")])
-        publisher.may_answer_late(True)
-        yield publisher
-        await publisher.close(within(5))
+        yield cluster
+
+
+@pytest.fixture
+async def publisher(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KafkaPublisher]:
+    """One that has written to its only partition. What is late is so for good, and nobody looks between two calls."""
+    monkeypatch.setattr(answering, "_LATE", LONG)
+    monkeypatch.setattr(answering, "_RESTS", LONG)
+    publisher = await KafkaPublisher(cluster.bootstrap).open()
+    async with asyncio.timeout(BOUND):
+        await publisher.publish([event("t")])
+    publisher.may_answer_late(True)
+    yield publisher
+    await publisher.close(within(5))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -138,6 +145,54 @@ async def test_what_was_told_late_took_no_longer_for_that(publisher: KafkaPublis
     seconds = seconds_of(await call)
     assert seconds is not None
     assert 0 < seconds <= took
+
+
+async def test_what_a_call_took_that_grew_is_told_by_what_it_began_with(
+    cluster: MockCluster, publisher: KafkaPublisher
+) -> None:
+    events = [event("t")]
+    call = await under_way(publisher, events)
+    await until(answered(publisher, 1))
+    cluster.set_round_trip(0.3)
+    events.append(event("t"))
+    publisher.add(events, 1)
+    await until(answered(publisher, 1))
+    publisher.may_answer_late(False)
+    seconds = seconds_of(await call)
+    assert seconds is not None
+    assert 0 < seconds < 0.3
+
+
+async def test_for_a_call_that_may_end_late_nobody_looks_before(
+    cluster: MockCluster, publisher: KafkaPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look would wake the process."""
+    assert publisher._handle is not None
+    looks, serve = [0], publisher._handle.answering.serve
+
+    def counted() -> int:
+        looks[0] += 1
+        return serve()
+
+    monkeypatch.setattr(publisher._handle.answering, "serve", counted)
+    # Long enough for looks at an answer that is waited for.
+    cluster.set_round_trip(0.1)
+    call = await under_way(publisher, [event("t")])
+    await until(answered(publisher, 1))
+    # One may have been due from before. For an answer that is waited for it would be a dozen.
+    assert looks[0] <= 1
+    publisher.may_answer_late(False)
+    await call
+
+
+async def test_what_was_refused_meanwhile_is_known_when_a_call_is_to_take_more(
+    cluster: MockCluster, publisher: KafkaPublisher
+) -> None:
+    cluster.answer(PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    events = [event("t")]
+    call = await under_way(publisher, events)
+    await until(lambda: not publisher.takes(events, [event("t")]))
+    assert isinstance((await call)[events[0].id], Retry)
 
 
 async def test_calls_under_way_end_when_all_is_given_up(publisher: KafkaPublisher) -> None:

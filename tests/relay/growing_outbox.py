@@ -21,16 +21,26 @@ class GrowingMemoryClaim(MemoryClaim):
 
 @dataclass
 class GrowingStore(WatchedStore):
-    """A watch that has found something has brought all there is along."""
+    """A watch that has found something has brought all there is along. `faults["at once"]` are for claiming that."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._brought = False
+
+    async def watch(self, seconds: float, every: float, pause: float = 0.0) -> bool:
+        self._brought = False
+        found = await super().watch(seconds, every, pause)
+        self._brought = bool(found and self._free(1))
+        return found
 
     def claim_at_once(self, limit: int) -> GrowingMemoryClaim | None:
-        rows = self._free(limit)
-        if not rows or not self.watched:
+        assert self.stop is None or not self.stop.requested, "a claim began after the stop"
+        brought, self._brought = self._brought, False
+        if not brought or not self._free(limit):
             return None
-        for row in rows:
-            row.claimed = True
-        self.open_claims += 1
-        return GrowingMemoryClaim(self, rows)
+        if self.faults.get("at once"):
+            raise self.faults["at once"].pop(0)
+        return GrowingMemoryClaim(self, self._hand_out(limit))
 
 
 @dataclass

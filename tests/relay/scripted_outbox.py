@@ -164,13 +164,16 @@ class MemoryStore:
             gone.cancel()
             await gone
         await self.answer("claim")
+        return MemoryClaim(self, self._hand_out(limit))
+
+    def _hand_out(self, limit: int) -> list[Row]:
         rows = self._free(limit)
         for row in rows:
             row.claimed = True
         self.open_claims += 1
         self.most_open_claims = max(self.most_open_claims, self.open_claims)
         self.most_in_hand = max(self.most_in_hand, sum(row.claimed for row in self.rows))
-        return MemoryClaim(self, rows)
+        return rows
 
     def _free(self, limit: int) -> list[Row]:
         """In order of position; a key that waits for a retry holds its later events."""

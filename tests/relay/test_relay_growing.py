@@ -1,12 +1,14 @@
 """A claim that takes along what comes while it waits for the broker."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
 from growing_outbox import AddingBroker, GrowingStore
-from scripted_outbox import Away, doubled, event
+from scripted_outbox import Away, doubled, event, out_of_order
 
+from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled, InFlightChanged
 from quiesce.outbox.outcome import Retry
@@ -87,3 +89,66 @@ def test_an_event_goes_along_with_the_claim_before() -> None:
         assert settled.dispatched == 10
 
     virtual_time.run(main())
+
+
+def test_a_broker_that_is_silent_from_the_first_event_of_a_trickle_on_is_noticed_when_its_time_is_over() -> None:
+    """The run waits for the watch meanwhile, and for longer."""
+
+    class Noticed(AddingBroker):
+        async def discard(self, deadline: Deadline) -> int:
+            at.append(self.now())
+            return await super().discard(deadline)
+
+    at: list[float] = []
+
+    async def main() -> None:
+        store, broker = GrowingStore(latency=0.0), Noticed(latency=0.0, away=Away([(7.3, 9.0)]))
+        store.add(event(1), at=7.3)
+        stop = ManualStop("relay")
+        stop.at(20.0, within=4.0)
+        await Relay(store, broker, poll_interval=0.002, publish_bound=0.4).run(stop)
+        assert not store.waiting()
+
+    virtual_time.run(main())
+    assert at[0] == pytest.approx(7.7, abs=0.02)
+
+
+@pytest.mark.parametrize("where", ["claim", "takes", "add"])
+def test_a_fault_while_what_a_watch_has_found_is_claimed_is_one_of_the_relay_and_loses_nothing(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty(AddingBroker):
+        def takes(self, events: Sequence[ClaimedEvent], more: Sequence[ClaimedEvent]) -> bool:
+            if where == "takes" and not faulty:
+                faulty.append(True)
+                raise RuntimeError("a bug")
+            return super().takes(events, more)
+
+        def add(self, events: Sequence[ClaimedEvent], known: int) -> None:
+            if where == "add" and not faulty:
+                faulty.append(True)
+                raise RuntimeError("a bug")
+            super().add(events, known)
+
+    faulty: list[bool] = []
+
+    async def main() -> None:
+        store, broker = GrowingStore(latency=0.0), Faulty(latency=0.05)
+        if where == "claim":
+            store.faults["at once"] = [RuntimeError("a bug")]
+        for number in range(40):
+            store.add(event(number, f"k{number % 3}"), at=1 + number * 0.004)
+        stop = ManualStop("relay")
+        stop.at(20.0, within=4.0)
+        await Relay(store, broker, poll_interval=0.002).run(stop)
+        assert not store.waiting()
+        assert not store.claimed()
+        assert not store.faults.get("at once")
+        assert {one.id for one in broker.log} == {event(number).id for number in range(40)}
+        assert out_of_order(broker.log) == []
+
+    with caplog.at_level(logging.WARNING):
+        virtual_time.run(main())
+    told = [record.message for record in caplog.records]
+    assert len([line for line in told if "unexpected error (1 in a row)" in line]) == 1
+    assert not [line for line in told if "watching it failed" in line]

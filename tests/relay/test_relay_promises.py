@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
+from growing_outbox import AddingBroker, GrowingStore
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scripted_outbox import Away, MemoryBroker, MemoryStore, doubled, event, out_of_order
@@ -98,13 +99,18 @@ def stretches(until: float) -> st.SearchStrategy[Away]:
     return st.lists(pairs, max_size=2).map(Away)
 
 
+def broker_of(kind: "Kind") -> type[MemoryBroker]:
+    """The one that a store of this kind gets most out of."""
+    return AddingBroker if kind is GrowingStore else MemoryBroker
+
+
 @st.composite
 def lives(draw: st.DrawFn) -> Life:
     random = Random(draw(st.integers(0, 2**32)))
-    kind = draw(st.sampled_from([MemoryStore, WatchedStore]))
+    kind = draw(st.sampled_from([MemoryStore, WatchedStore, GrowingStore]))
     store = kind(random, hangs=draw(st.booleans()), away=draw(stretches(8)))
     store.lose_claims = draw(st.sampled_from([0.0, 0.0, 0.3]))
-    broker = MemoryBroker(random, away=draw(stretches(8)), discard_hangs=draw(st.sampled_from([False, False, True])))
+    broker = broker_of(kind)(random, away=draw(stretches(8)), discard_hangs=draw(st.sampled_from([False, False, True])))
     count = draw(st.integers(1, 60))
     instants = sorted(draw(st.lists(st.floats(0, 4, allow_nan=False), min_size=count, max_size=count)))
     for position, at in enumerate(instants):
@@ -159,13 +165,13 @@ def test_cancelled_at_any_time_it_marks_nothing_that_was_not_acked(life: Life, c
 
 
 Kind = type[MemoryStore]
-KINDS = pytest.mark.parametrize("kind", [MemoryStore, WatchedStore])
+KINDS = pytest.mark.parametrize("kind", [MemoryStore, WatchedStore, GrowingStore])
 
 
 def steady(kind: Kind = MemoryStore, *, publish_bound: float = 1.0, store_bound: float = 1.0) -> Life:
     """A life without faults: some events there, some coming in the middle."""
     count = 40
-    store, broker = kind(Random(1)), MemoryBroker(Random(2))
+    store, broker = kind(Random(1)), broker_of(kind)(Random(2))
     for position in range(count):
         store.add(event(position, f"k{position % 7}"), at=0.0 if position < count // 2 else position / 1000)
     return Life(store, broker, publish_bound=publish_bound, store_bound=store_bound)

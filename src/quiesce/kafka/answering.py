@@ -23,7 +23,7 @@ _RESTS = 0.25
 
 _FEW = 10
 """Events of a call, at most, that may end late."""
-_LATE = 0.02
+_LATE = 0.03
 """Seconds that it may: several calls then end in one turn of the loop, and are settled together."""
 
 
@@ -108,9 +108,12 @@ class Answering:
             self._turn = None
 
     def _wait(self) -> float:
-        """Seconds until the next look. The first answer of a call is not waited for: it tells how fast they are."""
-        if self.flights and self._may_be_late() and all(flight.heard for flight in self.flights):
-            return max(self._pause, min(flight.began for flight in self.flights) + _LATE - self._loop.time())
+        """Seconds until the next look: none but the last, for calls that end late. When the broker has answered each
+        message tells."""
+        if self.flights and self._may_be_late():
+            left = min(flight.began for flight in self.flights) + _LATE - self._loop.time()
+            if left > 0:
+                return max(self._pause, left)
         if not self.queued():
             return _RESTS
         if any(len(flight.events) >= _MANY for flight in self.flights):
@@ -118,7 +121,9 @@ class Answering:
         return self._pause
 
     def takes(self, flight: Flight, more: int) -> bool:
-        """Whether so many events may yet be added to a call of a few: it is under way, and may end late for them."""
+        """Whether so many events may yet be added to a call of a few: it is under way, and may end late for them. By
+        what is answered until now."""
+        self.serve()
         return (
             self._late
             and not flight.over
@@ -178,5 +183,3 @@ class Answering:
         for flight in tuple(self.flights):
             if flight.answered and (not late or flight.began <= ended):
                 flight.finish()
-            elif late:
-                flight.measure()

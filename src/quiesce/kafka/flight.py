@@ -27,18 +27,21 @@ class Reports:
     answers are missing keeps its own: a report that comes late must not be taken for another call's.
     """
 
-    __slots__ = ("_acked", "_of_place", "_refuse", "last")
+    __slots__ = ("_acked", "_of_place", "_refuse", "first", "last")
 
     def __init__(self) -> None:
-        self._of_place: list[Report] = []
+        self._of_place: list[Report] = [self._answer_first]
         self._acked: list[int] = []
         self._refuse: Callable[[int, KafkaError, Message], None]
+        self.first: Message | None = None
+        """The first of the call, if it was acked."""
         self.last: Message | None = None
         """What was acked last."""
 
     def begin(self, flight: "Flight") -> Sequence[Report]:
         """For each of the flight's events, by its place, what to call with its report."""
-        self._acked, self._refuse, self.last = flight.outcomes.acked, flight.report_refused, None
+        self._acked, self._refuse = flight.outcomes.acked, flight.report_refused
+        self.first = self.last = None
         return self.up_to(len(flight.events))
 
     def up_to(self, places: int) -> Sequence[Report]:
@@ -55,6 +58,11 @@ class Reports:
         else:
             self._refuse(place, error, message)
 
+    def _answer_first(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.first = message
+        self._answer(0, error, message)
+
 
 class Flight:
     """The outcomes of one call, filled as delivery reports come in.
@@ -66,6 +74,7 @@ class Flight:
 
     __slots__ = (
         "_expected",
+        "_grown",
         "_judge",
         "_others",
         "_reports",
@@ -85,6 +94,7 @@ class Flight:
         self._woken: asyncio.Future[None] | None = None
         self._judge = judge
         self._expected = -1
+        self._grown = False
         self._others: list[UUID] = []
         """Events with a report that was no ack, or that were not handed over."""
         self.events = events
@@ -118,17 +128,8 @@ class Flight:
     def grown(self) -> None:
         """The sequence of its events has grown: their answers are missing, too."""
         self._expected = len(self.events)
+        self._grown = True
         self.reports = self._reports.up_to(self._expected)
-
-    @property
-    def heard(self) -> bool:
-        """Whether anything has been answered."""
-        return bool(self.outcomes.acked or self._others)
-
-    def measure(self) -> None:
-        """The broker has answered just now, if it has: that is how long it takes. The next look may be late."""
-        if self.outcomes.seconds is None and self._reports.last is not None:
-            self.outcomes.seconds = self._reports.last.latency()
 
     @property
     def answered(self) -> bool:
@@ -139,7 +140,9 @@ class Flight:
         """Ends the call with what has been answered until now."""
         self.over = True
         if self.answered:
-            self.measure()
+            # Of those that it began with: what was added was handed over later.
+            measured = self._reports.first if self._grown else self._reports.last
+            self.outcomes.seconds = None if measured is None else measured.latency()
         if self._woken is not None:
             _wake(self._woken)
 

@@ -78,7 +78,7 @@ class KafkaPublisher:
         self.part = part
 
     def may_answer_late(self, late: bool) -> None:
-        """Whether a call of a few events may end up to 0.02 s after its last answer, and so with others. The relay says
+        """Whether a call of a few events may end up to 0.03 s after its last answer, and so with others. The relay says
         so, as long as it waits for none."""
         self._late = late
         if self._handle is not None:

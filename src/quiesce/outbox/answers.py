@@ -21,7 +21,8 @@ class Answers(Mapping[UUID, Outcome]):
         """Places among `events`, in the order of their acks. Append to it."""
         self.refused: dict[UUID, Outcome] = {}
         self.seconds: float | None = None
-        """From the hand-over to the last ack, or to the first of a few, where that is known: it may be told later."""
+        """From the hand-over to the last ack, or to the first of a call that grew, where that is known: it may be told
+        later."""
         self._found: dict[UUID, Outcome] = {}
         self._looked_at = 0
 

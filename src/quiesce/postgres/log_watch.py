@@ -52,6 +52,7 @@ class LogWatch:
         self.early: Pages | None = None
         """What the last watch has read, until somebody takes it."""
         # What was asked last, as text and by place: most of it is asked again.
+        self._logs: Sequence[LaneLog] = []
         self._places: dict[int, int] = {}
         self._lanes = "{}"
         self._seen: list[Snapshot | None] = []
@@ -94,15 +95,12 @@ class LogWatch:
         self, logs: Sequence[LaneLog], until: float, every: float, pause: float, woken: asyncio.Event
     ) -> bool:
         while (left := until - time.monotonic()) > 0 and not woken.is_set():
-            cursors, parked = [], 0
-            for log in logs:
-                if not log.read_out:
-                    return True
-                cursors.append(log.reading)
-                parked += log.parked.count
+            cursors, parked = self._cursors(logs)
+            if len(cursors) < len(logs):
+                return True
             try:
                 longest = min(self._longest, _WITH_PARKED) if parked else self._longest
-                rows = await self._ask(logs, cursors, min(left, longest), every, pause, woken)
+                rows = await self._ask(min(left, longest), every, pause, woken)
                 pause = every
             except Exception as error:
                 if woken.is_set():
@@ -130,27 +128,21 @@ class LogWatch:
             self.early = pages_of([logs[place] for place in have], [cursors[place] for place in have], rows, _MOST + 1)
 
     async def _ask(
-        self,
-        logs: Sequence[LaneLog],
-        cursors: Sequence[Cursor],
-        seconds: float,
-        every: float,
-        pause: float,
-        woken: asyncio.Event,
+        self, seconds: float, every: float, pause: float, woken: asyncio.Event
     ) -> Sequence[asyncpg.Record] | None:
         """None where there is no use in asking any more."""
+        life = self._connections.life
         connection = self._connection = await self._connections.take()
         usable: Connection | None = None
-        lanes, seen = self._texts(logs, cursors)
         try:
-            if woken.is_set() or any(log.lost for log in logs):
+            if woken.is_set() or life != self._connections.life:
                 # Woken while there was no connection to cut, or a new one has shown that the server was started anew.
                 usable = connection
                 return None
             rows = await connection.fetch(
                 WATCH,
-                lanes,
-                seen,
+                self._lanes,
+                "{" + ",".join(self._seen_texts) + "}",
                 seconds,
                 max(every - _ROUNDED, 0.0001),
                 pause,
@@ -167,13 +159,23 @@ class LogWatch:
                 connection.terminate()
             self._connections.give_back(usable)
 
-    def _texts(self, logs: Sequence[LaneLog], cursors: Sequence[Cursor]) -> tuple[str, str]:
-        lanes = [log.lane for log in logs]
-        if lanes != list(self._places):
-            self._places = {lane: place for place, lane in enumerate(lanes)}
-            self._lanes = array(lanes)
-            self._seen, self._seen_texts = [None] * len(lanes), [""] * len(lanes)
-        for place, cursor in enumerate(cursors):
+    def _cursors(self, logs: Sequence[LaneLog]) -> tuple[list[Cursor], int]:
+        """Where they are read from, and how much is set aside in them. It ends before one that is not read out.
+
+        One pass: all lanes are watched for each event of a trickle.
+        """
+        if logs != self._logs:
+            self._logs = logs
+            self._places = {log.lane: place for place, log in enumerate(logs)}
+            self._lanes = array(log.lane for log in logs)
+            self._seen, self._seen_texts = [None] * len(logs), [""] * len(logs)
+        cursors, parked = [], 0
+        for place, log in enumerate(logs):
+            if not log.read_out:
+                break
+            cursor = log.reading
+            cursors.append(cursor)
+            parked += log.parked.count
             if cursor.seen is not self._seen[place]:
                 self._seen[place], self._seen_texts[place] = cursor.seen, f'"{cursor.seen}"'
-        return self._lanes, "{" + ",".join(self._seen_texts) + "}"
+        return cursors, parked

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
-from typing import Protocol
 from uuid import UUID
 
 from quiesce.errors import ClaimLost, PublisherDiscarded, Unavailable
@@ -13,53 +12,14 @@ from quiesce.outbox.answers import all_dispatched, seconds_of
 from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled
 from quiesce.outbox.outcome import Outcome
-from quiesce.outbox.ports import AddsToCalls, Claim, GrowingClaim, Publisher
+from quiesce.outbox.ports import Claim, GrowingClaim
 from quiesce.relay import points
-from quiesce.relay.held_keys import HeldKeys, first_places
-from quiesce.relay.letter_log import Letter
-from quiesce.relay.settings import RelaySettings
+from quiesce.relay.control import Control
+from quiesce.relay.held_keys import first_places
 from quiesce.relay.verdicts import Verdicts, judge
 from quiesce.relay.waits import aborted
 
 log = logging.getLogger("quiesce.relay")
-
-
-class Control(Protocol):
-    """What a flight asks of the one who watches all of them, and tells it."""
-
-    @property
-    def settings(self) -> RelaySettings: ...
-
-    @property
-    def publisher(self) -> Publisher: ...
-
-    @property
-    def adds(self) -> AddsToCalls | None: ...
-
-    @property
-    def held(self) -> HeldKeys: ...
-
-    def now(self) -> float: ...
-
-    def may_hand_over(self) -> bool: ...
-
-    def free_bound(self) -> float: ...
-
-    def claimed_more(self) -> None: ...
-
-    def answered(self) -> None: ...
-
-    def measured(self, events: int, began: float, answered_at: float) -> None: ...
-
-    def refused(self, events: int, of: int) -> None: ...
-
-    async def until_discarded(self) -> None: ...
-
-    def settled(self, event: ClaimSettled, letters: Sequence[Letter]) -> None: ...
-
-    def unmarked(self, events: int, why: str) -> None: ...
-
-    def failed(self, error: Exception) -> None: ...
 
 
 class Flight:
@@ -107,7 +67,12 @@ class Flight:
         if growing is None or adds is None or self.waiting_since is None:
             return False
         events = growing.events
-        if not adds.takes(events, later.events):
+        try:
+            takes = adds.takes(events, later.events)
+        except Exception as error:  # noqa: BLE001 - the loop logs it; `later` gets a flight, which gives it back
+            self._control.failed(error)
+            return False
+        if not takes:
             return False
         known = len(events)
         growing.absorb(later)

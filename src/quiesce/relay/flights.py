@@ -56,7 +56,6 @@ class Flights:
         self._last: Flight | None = None
         self._discarded = asyncio.Event()
         self._failures: list[Exception] = []
-        self._told_soon = False
         self._settled = 0
         self._until = inf
         self._stop_counts = False
@@ -81,6 +80,9 @@ class Flights:
         self._progress.claimed(self.now())
         task.add_done_callback(self._landed)
         self.may_answer_late(self.count < self.settings.max_claims)
+        if self.quiet:
+            # It waits for less long now: for an answer.
+            self._waits.wake()
 
     def may_answer_late(self, late: bool) -> None:
         """Whether nobody waits for the end of a claim, so that several may end, and be settled, at once."""
@@ -234,7 +236,6 @@ class Flights:
         self._failures.append(error)
 
     def _count(self) -> None:
-        self._told_soon = False
         self._progress.in_flight = self.events
         name, most = self.settings.name, self.settings.max_in_flight
         allowed, pace = self._progress.allowed, self._progress.pace
@@ -243,10 +244,6 @@ class Flights:
     def _landed(self, task: asyncio.Task[None]) -> None:
         if self._tasks.pop(task) is self._last:
             self._last = None
-        self._progress.in_flight = self.events
-        if not self._told_soon:
-            # Several may land in one turn of the loop.
-            self._told_soon = True
-            asyncio.get_running_loop().call_soon(self._count)
+        self._count()
         if not self.quiet or self.broken or self._failures:
             self._waits.wake()

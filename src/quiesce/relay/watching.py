@@ -37,20 +37,28 @@ def gather(found: int) -> float:
 
 
 class Watching:
-    """One watch after the other, each begun by `begin`. `told` is called when one has ended.
+    """One watch after the other, begun by `begin`. What one has found is offered to `take` first, which says after how
+    many seconds the next one looks. Where it answers None, and where nothing was found, `told` is called.
 
     A store that cannot watch, or whose watch fails, is asked by the clock: `watches` is False then, for as long as
     a failed one is not worth another try.
     """
 
     def __init__(
-        self, name: str, store: OutboxStore, every: float, now: Callable[[], float], told: Callable[[], None]
+        self,
+        name: str,
+        store: OutboxStore,
+        every: float,
+        now: Callable[[], float],
+        take: Callable[[], float | None],
+        told: Callable[[], None],
     ) -> None:
         self._task_name = f"{name}: watches"
         self._name = name
         self._store = store if isinstance(store, Watches) else None
         self._every = every
         self._now = now
+        self._take = take
         self._told = told
         self._task: asyncio.Task[None] | None = None
         self._failed_at = float("-inf")
@@ -67,7 +75,7 @@ class Watching:
         """Whether the watch under way finds an event about as soon as a claim made now would."""
         return self._task is not None and self._often
 
-    def take(self) -> bool | None:
+    def take_news(self) -> bool | None:
         """What the watch that has ended had to say, once: whether there is something. None: none has ended."""
         news, self._news = self._news, None
         return news
@@ -80,11 +88,7 @@ class Watching:
         """Begins a watch that first looks after `pause` seconds, unless one is under way."""
         if self._store is None or self._task is not None:
             return
-        self._often = self._now() < self._active_at + AWAKE
-        every = self._every if self._often else max(IDLE_EVERY, self._every)
-        self._task = asyncio.get_running_loop().create_task(
-            self._watch(self._store, every, pause), name=self._task_name
-        )
+        self._task = asyncio.get_running_loop().create_task(self._watch(self._store, pause), name=self._task_name)
 
     async def end(self, within: float) -> None:
         """Ends what is under way, in so many seconds at most: gently in the first half of them."""
@@ -98,9 +102,14 @@ class Watching:
             task.cancel()
         await asyncio.wait({task}, timeout=within / 2)
 
-    async def _watch(self, store: Watches, every: float, pause: float) -> None:
+    async def _watch(self, store: Watches, pause: float) -> None:
         try:
-            self._news = await store.watch(AT_MOST, every, pause)
+            # In this task, and without a turn of the loop: it is the way of each event of a trickle.
+            following: float | None = pause
+            while following is not None:
+                found = await store.watch(AT_MOST, self._looks_every(), following)
+                following = self._take() if found else None
+            self._news = found
         except Exception as error:  # noqa: BLE001 - the next claim tells what it means, and this is no work in hand
             self._failed_at, self._news = self._now(), True
             level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
@@ -111,3 +120,8 @@ class Watching:
                 # Cancelled from inside.
                 self._news = True
             self._told()
+
+    def _looks_every(self) -> float:
+        """Seconds between two looks of the watch that begins."""
+        self._often = self._now() < self._active_at + AWAKE
+        return self._every if self._often else max(IDLE_EVERY, self._every)
