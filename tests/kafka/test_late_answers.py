@@ -185,14 +185,45 @@ async def test_for_a_call_that_may_end_late_nobody_looks_before(
     await call
 
 
-async def test_what_was_refused_meanwhile_is_known_when_a_call_is_to_take_more(
-    cluster: MockCluster, publisher: KafkaPublisher
+async def test_nothing_goes_along_behind_what_the_broker_has_refused(
+    cluster: MockCluster, publisher: KafkaPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whoever asks is the first to look, and must not be told what was true before."""
+    assert publisher._handle is not None
+    served, serve = [0], publisher._handle.answering.serve
+
+    def counted() -> int:
+        now = serve()
+        served[0] += now
+        return now
+
+    monkeypatch.setattr(publisher._handle.answering, "serve", counted)
     cluster.answer(PRODUCE, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     events = [event("t")]
     call = await under_way(publisher, events)
-    await until(lambda: not publisher.takes(events, [event("t")]))
+    taken: list[bool] = []
+
+    def heard() -> bool:
+        taken.append(publisher.takes(events, [event("t")]))
+        return bool(served[0])
+
+    await until(heard)
+    assert not taken[-1]
     assert isinstance((await call)[events[0].id], Retry)
+
+
+async def test_of_two_calls_that_end_late_the_second_does_so_too(
+    publisher: KafkaPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes behind them, and nobody looks between two calls."""
+    monkeypatch.setattr(answering, "_LATE", 0.1)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    first = await under_way(publisher, [event("t")])
+    await until(lambda: loop.time() > began + 0.02)
+    second = await under_way(publisher, [event("t")])
+    done, _ = await asyncio.wait([first, second], timeout=BOUND)
+    assert len(done) == 2
 
 
 async def test_calls_under_way_end_when_all_is_given_up(publisher: KafkaPublisher) -> None:

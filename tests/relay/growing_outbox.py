@@ -34,7 +34,7 @@ class GrowingStore(WatchedStore):
         return found
 
     def claim_at_once(self, limit: int) -> GrowingMemoryClaim | None:
-        assert self.stop is None or not self.stop.requested, "a claim began after the stop"
+        self.begins()
         brought, self._brought = self._brought, False
         if not brought or not self._free(limit):
             return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from growing_outbox import AddingBroker, GrowingStore
 from scripted_outbox import Away, doubled, event, out_of_order
+from watched_outbox import WatchedStore
 
 from quiesce.lifecycle.deadline import Deadline
 from quiesce.outbox.event import ClaimedEvent
@@ -91,7 +92,10 @@ def test_an_event_goes_along_with_the_claim_before() -> None:
     virtual_time.run(main())
 
 
-def test_a_broker_that_is_silent_from_the_first_event_of_a_trickle_on_is_noticed_when_its_time_is_over() -> None:
+@pytest.mark.parametrize("kind", [WatchedStore, GrowingStore])
+def test_a_broker_that_is_silent_from_the_first_event_of_a_trickle_on_is_noticed_when_its_time_is_over(
+    kind: type[WatchedStore],
+) -> None:
     """The run waits for the watch meanwhile, and for longer."""
 
     class Noticed(AddingBroker):
@@ -102,7 +106,7 @@ def test_a_broker_that_is_silent_from_the_first_event_of_a_trickle_on_is_noticed
     at: list[float] = []
 
     async def main() -> None:
-        store, broker = GrowingStore(latency=0.0), Noticed(latency=0.0, away=Away([(7.3, 9.0)]))
+        store, broker = kind(latency=0.0), Noticed(latency=0.0, away=Away([(7.3, 9.0)]))
         store.add(event(1), at=7.3)
         stop = ManualStop("relay")
         stop.at(20.0, within=4.0)

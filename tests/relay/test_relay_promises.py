@@ -57,6 +57,7 @@ class Life:
         assert stop.requested
         assert stop.deadline.at == float("inf") or loop.time() <= stop.deadline.at, "it outlived its bound"
         assert stop.in_hand() == [], "an iteration was not ended"
+        assert not self.store.begun_after_stop, "a claim began after the stop"
         return stop
 
     def _published(self, events: Sequence[ClaimedEvent]) -> None:

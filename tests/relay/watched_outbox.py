@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from scripted_outbox import MemoryClaim, MemoryStore
+from scripted_outbox import MemoryStore
 
 
 @dataclass
@@ -47,7 +47,3 @@ class WatchedStore(MemoryStore):
     async def let_go(self) -> None:
         assert not self.claimed(), "let go of with something in hand"
         self.let_go_at.append(self.now())
-
-    async def claim(self, limit: int) -> MemoryClaim:
-        assert not self.let_go_at or self.stop is None or not self.stop.requested
-        return await super().claim(limit)

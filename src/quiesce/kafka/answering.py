@@ -110,9 +110,11 @@ class Answering:
     def _wait(self) -> float:
         """Seconds until the next look: none but the last, for calls that end late. When the broker has answered each
         message tells."""
-        if self.flights and self._may_be_late():
-            left = min(flight.began for flight in self.flights) + _LATE - self._loop.time()
-            if left > 0:
+        # One that was ended a moment ago is here until its call goes on.
+        began = [flight.began for flight in self.flights if not flight.over]
+        if began and self._may_be_late():
+            left = min(began) + _LATE - self._loop.time()
+            if left > 0 or not self.queued():
                 return max(self._pause, left)
         if not self.queued():
             return _RESTS
@@ -121,11 +123,12 @@ class Answering:
         return self._pause
 
     def takes(self, flight: Flight, more: int) -> bool:
-        """Whether so many events may yet be added to a call of a few: it is under way, and may end late for them. By
-        what is answered until now."""
+        """Whether so many events may yet be added to a call of a few: it is under way, and may end late for them. Not
+        behind anything that was refused: what is answered by now is looked at first."""
         self.serve()
         return (
             self._late
+            and not any(one.refused for one in self.flights)
             and not flight.over
             and flight in self.flights
             and len(flight.events) + more <= _FEW

@@ -132,6 +132,11 @@ class Flight:
         self.reports = self._reports.up_to(self._expected)
 
     @property
+    def refused(self) -> bool:
+        """Whether anything of it was answered by something else than an ack, or not handed over."""
+        return bool(self._others)
+
+    @property
     def answered(self) -> bool:
         """Whether nothing is missing. From any thread."""
         return len(self.outcomes.acked) + len(self._others) == self._expected
@@ -140,7 +145,7 @@ class Flight:
         """Ends the call with what has been answered until now."""
         self.over = True
         if self.answered:
-            # Of those that it began with: what was added was handed over later.
+            # The first of a call that grew: what was added was handed over later.
             measured = self._reports.first if self._grown else self._reports.last
             self.outcomes.seconds = None if measured is None else measured.latency()
         if self._woken is not None:

@@ -42,8 +42,8 @@ def make_longer(handle: Handle, flight: Flight, known: int) -> None:
     flight.grown()
     more = Lot(flight.events[known:])
     if handle.offer_all(flight, more.events, more.outgoing, flight.reports[known:]) < len(more.events):
-        # A queue that is shorter than anybody would make it. What is missing must not be overtaken.
-        handle.fail("its local queue is full")
+        # A fatal error, or a queue shorter than anybody would make it. What is missing must not be overtaken.
+        handle.fail(handle.takes_nothing or "its local queue is full")
 
 
 async def cannot_go(handle: Handle, lot: Lot, topics: Topics) -> list[tuple[ClaimedEvent, Outcome]]:

@@ -55,6 +55,8 @@ class Handle:
         self.scouts: list[tuple[Flight, ClaimedEvent]] = []
         """Pioneers that are under way."""
         self.broken: str | None = None
+        self.takes_nothing: str | None = None
+        """Why, where librdkafka has said that it takes nothing more."""
         self.ended = False
         self.over: asyncio.Future[None] = self._loop.create_future()
         """Done once the handle is ended or broken."""
@@ -120,7 +122,8 @@ class Handle:
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:
                     # The poller hears of it as well, and of what it is about. Until then nothing is handed over.
-                    self._loop.call_later(_HEARD, self.fail, named(error.args[0]))
+                    self.takes_nothing = named(error.args[0])
+                    self._loop.call_later(_HEARD, self.fail, self.takes_nothing)
                     return number
                 if not self.refusals.at_hand_over(flight, events[number], error.args[0]):
                     return len(events)

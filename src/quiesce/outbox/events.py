@@ -23,7 +23,7 @@ class ClaimSettled(Event):
     `LEADER_NOT_AVAILABLE`, `TOPIC_AUTHORIZATION_FAILED`, `MSG_SIZE_TOO_LARGE`."""
     waited_seconds: float | None = None
     """From when the transaction of its oldest dispatched event began, by the database's clock, to the last ack of the
-    claim. None: not measured this time."""
+    claim, or to the first of one that grew. None: not measured this time."""
 
 
 @dataclass(frozen=True, slots=True)

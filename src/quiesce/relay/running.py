@@ -94,7 +94,9 @@ class Running:
             elif now < self._claiming.next_at:
                 self._flights.quiet = not self._faults and self._progress.outage is None
                 try:
-                    await self._waits.idle(min(self._claiming.next_at, stalled_at) - now)
+                    left = min(self._claiming.next_at, stalled_at) - now
+                    # One that was just launched is handed over in a moment, and may then wait for so long.
+                    await self._waits.idle(min(left, self._settings.publish_bound) if self._flights.count else left)
                 finally:
                     self._flights.quiet = False
             elif not (limit := self._claiming.room()):
@@ -105,12 +107,12 @@ class Running:
                 await self._claiming.claim(limit)
 
     def _take_stock(self) -> None:
-        failure = self._flights.take_failure()
-        if failure is not None:
-            raise failure
         if self._flights.take_settled():
             self._faults = 0
             self._broker.works()
+        failure = self._flights.take_failure()
+        if failure is not None:
+            raise failure
         if self._nudged:
             self._nudged = False
             self._claiming.hurry()

@@ -88,6 +88,7 @@ class Watching:
         """Begins a watch that first looks after `pause` seconds, unless one is under way."""
         if self._store is None or self._task is not None:
             return
+        self._often = self._awake()
         self._task = asyncio.get_running_loop().create_task(self._watch(self._store, pause), name=self._task_name)
 
     async def end(self, within: float) -> None:
@@ -107,7 +108,9 @@ class Watching:
             # In this task, and without a turn of the loop: it is the way of each event of a trickle.
             following: float | None = pause
             while following is not None:
-                found = await store.watch(AT_MOST, self._looks_every(), following)
+                self._often = self._awake()
+                every = self._every if self._often else max(IDLE_EVERY, self._every)
+                found = await store.watch(AT_MOST, every, following)
                 following = self._take() if found else None
             self._news = found
         except Exception as error:  # noqa: BLE001 - the next claim tells what it means, and this is no work in hand
@@ -121,7 +124,5 @@ class Watching:
                 self._news = True
             self._told()
 
-    def _looks_every(self) -> float:
-        """Seconds between two looks of the watch that begins."""
-        self._often = self._now() < self._active_at + AWAKE
-        return self._every if self._often else max(IDLE_EVERY, self._every)
+    def _awake(self) -> bool:
+        return self._now() < self._active_at + AWAKE
