@@ -14,6 +14,7 @@ from quiesce.outbox.event import ClaimedEvent
 from quiesce.outbox.events import ClaimSettled, InFlightChanged
 from quiesce.outbox.outcome import Retry
 from quiesce.relay import Relay
+from quiesce.relay.running import MAX_FAULTS
 from quiesce.testing import virtual_time
 from quiesce.testing.manual_stop import ManualStop
 
@@ -92,11 +93,11 @@ def test_an_event_goes_along_with_the_claim_before() -> None:
     virtual_time.run(main())
 
 
-@pytest.mark.parametrize("kind", [WatchedStore, GrowingStore])
+@pytest.mark.parametrize(("kind", "most"), [(WatchedStore, 100), (GrowingStore, 100), (WatchedStore, 1)])
 def test_a_broker_that_is_silent_from_the_first_event_of_a_trickle_on_is_noticed_when_its_time_is_over(
-    kind: type[WatchedStore],
+    kind: type[WatchedStore], most: int
 ) -> None:
-    """The run waits for the watch meanwhile, and for longer."""
+    """The run waits for the watch meanwhile, or for room, and for longer."""
 
     class Noticed(AddingBroker):
         async def discard(self, deadline: Deadline) -> int:
@@ -110,7 +111,7 @@ def test_a_broker_that_is_silent_from_the_first_event_of_a_trickle_on_is_noticed
         store.add(event(1), at=7.3)
         stop = ManualStop("relay")
         stop.at(20.0, within=4.0)
-        await Relay(store, broker, poll_interval=0.002, publish_bound=0.4).run(stop)
+        await Relay(store, broker, poll_interval=0.002, publish_bound=0.4, batch=most, max_in_flight=most).run(stop)
         assert not store.waiting()
 
     virtual_time.run(main())
@@ -156,3 +157,29 @@ def test_a_fault_while_what_a_watch_has_found_is_claimed_is_one_of_the_relay_and
     told = [record.message for record in caplog.records]
     assert len([line for line in told if "unexpected error (1 in a row)" in line]) == 1
     assert not [line for line in told if "watching it failed" in line]
+
+
+def test_what_was_settled_before_an_error_forgives_none_that_come_after() -> None:
+    """Both are seen in one look, since what is settled in the meantime wakes nobody."""
+
+    async def main() -> int:
+        store, broker = GrowingStore(latency=0.0), AddingBroker(latency=0.0)
+        tries = 0
+
+        def never(events: Sequence[ClaimedEvent]) -> None:
+            nonlocal tries
+            if events[0].aggregate_id == "ill":
+                tries += 1
+                raise ZeroDivisionError
+
+        broker.on_publish = never
+        store.add(event(1, "well"), at=1.3)
+        store.add(event(2, "ill"), at=1.5)
+        stop = ManualStop("relay")
+        stop.at(600.0, within=4.0)
+        with pytest.raises(ZeroDivisionError):
+            await Relay(store, broker, poll_interval=0.002).run(stop)
+        assert store.dispatched() == {event(1).id}
+        return tries
+
+    assert virtual_time.run(main()) == MAX_FAULTS

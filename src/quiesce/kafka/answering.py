@@ -176,8 +176,8 @@ class Answering:
         return self._poller.is_gone()
 
     def _served(self) -> None:
-        """Called on the poller's thread."""
-        if not self._may_be_late() and any(flight.answered for flight in tuple(self.flights)):
+        """Called on the poller's thread, again and again while it hurries a call: others may become due meanwhile."""
+        if any(flight.answered for flight in tuple(self.flights)):
             on_loop(self._loop, self._finish_answered)
 
     def _finish_answered(self) -> None:

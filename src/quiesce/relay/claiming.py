@@ -122,10 +122,12 @@ class Claiming:
         except Exception as error:  # noqa: BLE001 - the run begins anew, as for what it meets itself
             self._flights.failed(error)
             return None
-        if not found or found >= limit or not self._watching.watches:
+        if not found:
+            return None
+        self._watching.active()
+        if found >= limit or not self._watching.watches:
             return None
         self._in_turn = False
-        self._watching.active()
         return self._gathering(found, limit)
 
     def _claim_at_once(self, limit: int) -> int:

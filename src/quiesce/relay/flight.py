@@ -110,7 +110,7 @@ class Flight:
         answers = await self._publish(events)
         settings = self._control.settings
         verdicts = judge(events, answers, settings.retry, settings.dead_holds_key)
-        # Of those that it began with: what it took along later was answered later.
+        # By the first of those that it began with: what it took along later was answered later.
         began, published = self._handed_over_at, seconds_of(answers)
         if published is None:
             published = self._control.now() - began

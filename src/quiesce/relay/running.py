@@ -86,7 +86,10 @@ class Running:
             self._waits.look()
             self._take_stock()
             now = self._waits.now()
-            stalled_at = self._flights.stalled_at()
+            stalled_at = look_at = self._flights.stalled_at()
+            if self._flights.count:
+                # One that was just launched is handed over in a moment, and may then wait for so long.
+                look_at = min(stalled_at, now + self._settings.publish_bound)
             if self._flights.broken:
                 await self._begin_anew()
             elif now >= stalled_at:
@@ -94,15 +97,13 @@ class Running:
             elif now < self._claiming.next_at:
                 self._flights.quiet = not self._faults and self._progress.outage is None
                 try:
-                    left = min(self._claiming.next_at, stalled_at) - now
-                    # One that was just launched is handed over in a moment, and may then wait for so long.
-                    await self._waits.idle(min(left, self._settings.publish_bound) if self._flights.count else left)
+                    await self._waits.idle(min(self._claiming.next_at, look_at) - now)
                 finally:
                     self._flights.quiet = False
             elif not (limit := self._claiming.room()):
                 # A flight that lands wakes it.
                 self._flights.may_answer_late(False)
-                await self._waits.idle(stalled_at - now)
+                await self._waits.idle(look_at - now)
             else:
                 await self._claiming.claim(limit)
 
