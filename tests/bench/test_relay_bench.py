@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,35 @@ def test_the_memory_before_a_backlog(bench: Bench) -> None:
     assert memory["events_per_second"] > 0
     assert 20 < memory["figures"]["peak_mb"]["value"] < 150
     assert memory["samples"][-1]["mb"] > 20
+
+
+@pytest.mark.serial
+def test_sigterm_leaves_no_measured_process_behind(postgres: PostgresAddress, kafka: str) -> None:
+    servers = ["--broker", kafka, "--postgres", postgres.admin_dsn]
+    command = [sys.executable, "-m", "quiesce", "bench", "relay", "--quick", "--only", "latency", *servers]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        measured: list[Path] = []
+        try:
+            until = time.monotonic() + 40
+            while not measured:
+                assert running.poll() is None, "it ended by itself"
+                assert time.monotonic() < until
+                children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+                measured = [Path("/proc", child) for child in children if SUBJECT in command_of(child)]
+                time.sleep(0.01)
+            running.terminate()
+            assert running.wait(15) == 143
+            assert not [process for process in measured if process.exists()]
+        finally:
+            running.kill()
+
+
+def command_of(pid: str) -> list[str]:
+    try:
+        return Path("/proc", pid, "cmdline").read_text().split("\0")
+    except OSError:
+        # It has ended meanwhile.
+        return []
 
 
 @pytest.mark.parametrize("store", ["log", "row"])

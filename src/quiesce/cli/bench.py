@@ -9,6 +9,7 @@ from typing import Any
 
 from quiesce.cli import bench_consumer, bench_relay
 from quiesce.cli.flags import add_switch
+from quiesce.cli.unwinding import unwound
 from quiesce.errors import StartError
 
 
@@ -29,6 +30,7 @@ def add_to(verbs: Any) -> None:
     bench_consumer.add_to(topics)
 
 
+@unwound()
 def run_lifecycle(arguments: argparse.Namespace) -> int:
     if importlib.util.find_spec("uvicorn") is None:
         raise StartError('the bench measures HTTP as well and needs uvicorn: pip install "quiesce[http]"')

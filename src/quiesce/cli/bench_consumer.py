@@ -9,6 +9,7 @@ from typing import Any
 
 from quiesce.cli.bench_relay import at_least_one
 from quiesce.cli.flags import add_flag, add_switch
+from quiesce.cli.unwinding import unwound
 
 
 def add_to(topics: Any) -> None:
@@ -51,6 +52,7 @@ def _payload(text: str) -> int:
     return int(text)
 
 
+@unwound()
 def run(arguments: argparse.Namespace) -> int:
     # They say which package is missing, if one is.
     import asyncpg  # noqa: F401

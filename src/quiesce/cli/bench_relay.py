@@ -13,6 +13,7 @@ from quiesce.cli.flags import add_flag, add_switch
 
 if TYPE_CHECKING:
     from quiesce.bench.relay_plan import Plan
+from quiesce.cli.unwinding import unwound
 
 
 def add_to(topics: Any) -> None:
@@ -140,6 +141,7 @@ def plan_of(arguments: argparse.Namespace) -> "Plan":
     )
 
 
+@unwound()
 def run(arguments: argparse.Namespace) -> int:
     # They say which package is missing, if one is.
     import asyncpg  # noqa: F401
