@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quiesce.cli.flags import add_flag, add_switch
+from quiesce.cli.unwinding import unwound
 
 if TYPE_CHECKING:
     from quiesce.bench.relay_plan import Plan
-from quiesce.cli.unwinding import unwound
 
 
 def add_to(topics: Any) -> None:
